@@ -36,10 +36,10 @@ COMMANDS = {
               "--most-bytes", "--model", "--device", "--plugin"},
     "watch": {"--silo", "--state", "--id", "--target", "--alarm", "--between", "--with", "--page", "--model",
               "--plugin"},
-    "card": {"--silo", "--card", "--json", "--model", "--plugin"},
+    "card": {"--silo", "--card", "--format", "--model", "--plugin"},
     "report": {"--out"},
     "audit": {"--plugin", "--set", "--seeds", "--fractions", "--out", "--workers", "--quiet"},
-    "list": {"--plugin"},
+    "list": {"--json", "--plugin"},
     "config": {"--plugin", "--set"},
     "data": {
         "--target", "--silo-column", "--groups", "--time", "--categorical", "--numeric", "--decimal", "--thousands",

@@ -20,6 +20,8 @@ from caveat.cli.output import prediction_rows
 from caveat.config import load
 from caveat.core.errors import DataWarning
 from caveat.data.subgroups import Subgroups
+from caveat.export.chai_card import chai_text
+from caveat.export.run_card import card_text, contents
 from caveat.files import read_run
 from caveat.html.run.guarantee import CAPTION, REPORTED, subgroup_table
 from caveat.html.run.page import write_report
@@ -78,6 +80,20 @@ def test_a_run_reports_its_promises_and_metrics_by_subgroup(run: caveat.Run, tmp
     assert [cell.text for cell in shown.columns[0].cells] == ["sex = f", "sex = m"]
     assert subgroups(read_run(run.folder)) is not None
     assert "<h3>Subgroups</h3>" in write_report(run.folder, tmp_path / "page.html").read_text()
+
+
+def test_a_card_has_accuracy_and_intervals_by_subgroup(run: caveat.Run) -> None:
+    found, records = contents(run, "north"), run.summary["subgroups"]
+    for each, record in zip(found["groups"], records, strict=True):
+        accuracy = each["accuracy"]
+        low, high = accuracy["interval_95"]
+        assert (each["group"], accuracy["of"]) == (record["name"], record["examples"])
+        assert low < accuracy["value"] == pytest.approx(record["accuracy"]) < high
+        assert each["answered"]["value"] == pytest.approx(record["coverage"], abs=1e-6)
+        assert each["accuracy of answers"]["of"] == round(record["coverage"] * record["examples"])
+    text = card_text(found)
+    assert "| sex = f: accuracy | " in text
+    assert "sex = f" in chai_text(found).split("<FairnessEquity>")[1].split("</FairnessEquity>")[0]
 
 
 def test_a_run_knows_the_subgroups_of_new_inputs(run: caveat.Run, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Commands after training: `caveat serve`, `caveat watch`, `caveat card`."""
 
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -25,6 +26,12 @@ RATE = 0.01
 """The default of --alarm."""
 ALARMED = 1
 """Exit status of `caveat watch` if there is an alarm."""
+
+
+class CardFormat(StrEnum):
+    MARKDOWN = "markdown"
+    JSON = "json"
+    CHAI = "chai"
 
 
 def serve(
@@ -132,23 +139,27 @@ def card(
     stated: Annotated[
         Path | None, typer.Option("--card", metavar="CARD.toml", help="What only people know (docs/serving.md).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of Markdown.")] = False,
+    form: Annotated[CardFormat, typer.Option("--format", help="Markdown, JSON, or XML of CHAI.")] = CardFormat.MARKDOWN,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
     """Print the card of a silo's model: data, training, figures, guarantees, privacy and limits.
 
-    Markdown with the metadata of Hugging Face. What only people know, such as the intended use, is from --card; what is
-    blank there is "not stated".
+    Markdown with the metadata of Hugging Face, JSON, or the Applied Model Card of the Coalition for Health AI. What
+    only people know, such as the intended use, is from --card; what is blank there is "not stated".
     """
     with reported(named=True):
         import json
 
         from ..api import load
+        from ..export.chai_card import chai_text
         from ..export.run_card import card_text, contents
 
         found = contents(load(folder, model=model), silo, stated)
-        typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else card_text(found), nl=as_json)
+        if form is CardFormat.JSON:
+            typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        else:
+            typer.echo((chai_text if form is CardFormat.CHAI else card_text)(found), nl=False)
 
 
 def _rate(alarm: float | None, between: int | None) -> float:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,10 +18,12 @@ from ..core.errors import one_of
 from ..core.quantity import check_classes_only
 from ..core.text import percent, plain, without_folders
 from ..files import read_run, sum_of
-from ..files.schema import SiloRecord
-from ..html.run.classification import ALONE, Judged, judged
+from ..files.schema import SiloRecord, Summary
+from ..html.run.classification import ALONE, Judged, judged, judged_together
+from ..html.run.guarantee import alone
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run
+from ..uncertainty.statistical_tests import wilson
 from .model_card import DECISIONS, FIGURES, LIMITS, TASKS, described_inputs, measured, promises, recorded
 from .predictor import RawInputs, outputs
 
@@ -30,6 +33,8 @@ STATED = {
     "out_of_scope": "what it is not for", "risk": "risk level, and what a wrong answer costs",
     "oversight": "who acts on an abstention", "data_source": "where the data are from, and when",
     "consent": "consent and legal basis", "funding": "funding", "maintenance": "until when it is maintained",
+    "stage": "stage of the release", "released": "date of the release", "availability": "where it is available",
+    "stakeholders": "who was consulted", "publications": "publications",
 }  # fmt: skip
 """What only people know, the keys of card.toml."""
 BLANK = "not stated"
@@ -92,6 +97,7 @@ def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]
             "settings": dict(folder.section("training")), "uncertainty": dict(folder.section("uncertainty")),
         },
         "figures": {**_figures(folder, silo), "other": {FIGURES[k]: v for k, v in measured(record).items()}},
+        "groups": list(_groups(summary)),
         "promises": list(promises(run.experiment, silo, tuple(outputs(trial)), exported=False)),
         "warnings": [each.sentences for each in summary.warnings if silo in (each.silos or [silo])],
         "noticed": list(NOTICED), "not_noticed": list(UNNOTICED),
@@ -105,14 +111,14 @@ def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]
 
 
 def _figures(folder: Any, silo: SiloId) -> dict[str, Any]:
-    """Return accuracies with their intervals, beside the majority class and training alone."""
-    own = _judged(folder, silo)
-    alone = folder.baselines.get(ALONE)
-    found = {"accuracy": _ranged(own), "training alone": None if alone is None else _ranged(_judged(alone, silo))}
+    """Return accuracies with their intervals, beside the majority class, training alone and all silos."""
+    own, local = _judged(folder, silo), folder.baselines.get(ALONE)
+    found = {"accuracy": _ranged(own), "training alone": None if local is None else _ranged(_judged(local, silo))}
     majority = None if own is None or own.majority is None else own.majority
     found["majority class"] = None if majority is None else {"value": majority.share, "of": majority.inputs}
     for name in ("auroc", "sensitivity", "specificity"):
         found[name] = _ranged(own, name)
+    found["accuracy at all silos"] = _ranged(judged_together(folder))
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -128,16 +134,35 @@ def _ranged(of: Judged | None, name: str = "accuracy") -> dict[str, Any] | None:
     return {"value": found.value, "of": found.of or (of.inputs if of else 0), "interval_95": found.interval}
 
 
+def _groups(summary: Summary) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each group of people (`data.subgroups`), over the test inputs of all silos."""
+    for each in summary.subgroups:
+        kept, right = alone(each, each.examples), round((each.accuracy or 0.0) * each.examples)
+        found = {"group": each.name, "accuracy": _share(right, each.examples)}
+        if kept is not None and kept.answered < each.examples:
+            found["answered"] = _share(kept.answered, each.examples)
+            found["accuracy of answers"] = _share(kept.answered - kept.wrong, kept.answered)
+        yield {name: value for name, value in found.items() if value is not None}
+
+
+def _share(hits: int, count: int) -> dict[str, Any] | None:
+    return {"value": hits / count, "of": count, "interval_95": wilson(hits, count)} if count else None
+
+
+def title(model: Mapping[str, Any]) -> str:
+    return f"{model['method']} at silo {plain(model['silo'])}"
+
+
 def card_text(found: Mapping[str, Any]) -> str:
     """Return the card as Markdown."""
     model, said = found["model"], found["stated"]
-    title = f"{model['method']} at silo {plain(model['silo'])}"
     parts = [
-        "\n".join(_head(found, title)), f"# {title}",
+        "\n".join(_head(found, title(model))), f"# {title(model)}",
         "## Use\n\n" + _list({STATED[name]: text for name, text in said.items()}),
         "## Data\n\n" + "\n".join(_data(found["data"])),
         "## Training\n\n" + _list(_flat(found["training"])),
         "## Figures\n\n" + "\n".join(_table(found["figures"])),
+        "## Groups of people\n\n" + "\n".join(_group_table(found["groups"])),
         "## Guarantees\n\n" + _items(found["promises"]),
         "## What is noticed\n\n" + _items(found["noticed"]),
         "## What is not noticed\n\n" + _items(found["not_noticed"]),
@@ -155,7 +180,9 @@ def _head(found: Mapping[str, Any], title: str) -> Iterator[str]:
     yield from ("---", "library_name: caveat", f"pipeline_tag: {found['model']['task']}")
     yield "tags: [caveat, federated-learning, uncertainty-quantification, selective-prediction]"
     if licence != BLANK:
-        yield f"license: {json.dumps(licence)}"
+        known = re.fullmatch(r"[a-z0-9][a-z0-9.-]*", licence)  # the form of the identifiers of Hugging Face
+        yield f"license: {json.dumps(licence if known else 'other')}"
+        yield from () if known else (f"license_name: {json.dumps(licence)}",)
     if (accuracy := found["figures"].get("accuracy")) is not None:
         task = found["model"]["task"]
         yield from ("model-index:", f"- name: {json.dumps(title)}", "  results:", "  - task:", f"      type: {task}")
@@ -177,11 +204,26 @@ def _table(figures: Mapping[str, Any]) -> Iterator[str]:
     yield from ("| on the silo's test split | value | 95 % interval | inputs |", "| --- | ---: | --- | ---: |")
     for name, each in figures.items():
         if name != "other":
-            low_high = each.get("interval_95")
-            interval = f"{percent(low_high[0])} to {percent(low_high[1])}" if low_high else ""
-            yield f"| {name} | {percent(each['value'])} | {interval} | {each['of'] or ''} |"
+            yield _row(name, each)
     for name, value in figures["other"].items():
         yield f"| {name} | {value:.4g} | | |"
+
+
+def _group_table(groups: Any) -> Iterator[str]:
+    if not groups:
+        yield f"{BLANK}: the run declares none (`data.subgroups`)."
+        return
+    yield from ("| on the test inputs of all silos | value | 95 % interval | inputs |", "| --- | ---: | --- | ---: |")
+    for group in groups:
+        for name, each in group.items():
+            if name != "group":
+                yield _row(f"{plain(group['group'])}: {name}", each)
+
+
+def _row(name: str, found: Mapping[str, Any]) -> str:
+    low_high = found.get("interval_95")
+    interval = f"{percent(low_high[0])} to {percent(low_high[1])}" if low_high else ""
+    return f"| {name} | {percent(found['value'])} | {interval} | {found['of'] or ''} |"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
