@@ -88,7 +88,8 @@ def test_a_card_has_accuracy_and_intervals_by_subgroup(run: caveat.Run) -> None:
         accuracy = each["accuracy"]
         low, high = accuracy["interval_95"]
         assert (each["group"], accuracy["of"]) == (record["name"], record["examples"])
-        assert low < accuracy["value"] == pytest.approx(record["accuracy"]) < high
+        assert accuracy["value"] == pytest.approx(record["accuracy"])
+        assert low < accuracy["value"] < high
         assert each["answered"]["value"] == pytest.approx(record["coverage"], abs=1e-6)
         assert each["accuracy of answers"]["of"] == round(record["coverage"] * record["examples"])
     text = card_text(found)
