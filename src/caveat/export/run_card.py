@@ -139,7 +139,7 @@ def _groups(summary: Summary) -> Iterator[dict[str, Any]]:
     for each in summary.subgroups:
         kept, right = alone(each, each.examples), round((each.accuracy or 0.0) * each.examples)
         found = {"group": each.name, "accuracy": _share(right, each.examples)}
-        if kept is not None and kept.answered < each.examples:
+        if kept is not None and each.coverage is not None:
             found["answered"] = _share(kept.answered, each.examples)
             found["accuracy of answers"] = _share(kept.answered - kept.wrong, kept.answered)
         yield {name: value for name, value in found.items() if value is not None}
