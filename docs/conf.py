@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
+import build_demo  # noqa: E402
 import generated  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 from sphinx.ext.napoleon import Config, NumpyDocstring  # noqa: E402
@@ -19,6 +21,7 @@ version = release = caveat.__version__
 language = "en"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery"]
 exclude_patterns = [
+    "demo",
     "gallery/*.ipynb",
     "gallery/*.py",
     "gallery/sg_execution_times.rst",
@@ -77,16 +80,20 @@ def outside_navigation(app: Sphinx, document: object) -> None:
         app.env.metadata[page]["nosearch"] = True
 
 
-def for_agents(app: Sphinx, error: Exception | None) -> None:
-    """Write the list of pages that tools read, next to the pages."""
-    if error is None:
-        (Path(app.outdir) / "llms.txt").write_text(generated.llms(HERE))
+def next_to_pages(app: Sphinx, error: Exception | None) -> None:
+    """Write the list of pages that tools read, and the demo, which the page replaces by the reason if it is missing."""
+    if error is not None:
+        return
+    (Path(app.outdir) / "llms.txt").write_text(generated.llms(HERE))
+    with TemporaryDirectory() as folder:
+        if why := build_demo.build(Path(app.outdir) / "_static" / "demo", Path(folder)):
+            print(f"the demo of the landing page was not built: {why}", file=sys.stderr)
 
 
 def setup(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for sources."""
     generated.write(HERE / "reference")
-    app.connect("build-finished", for_agents)
+    app.connect("build-finished", next_to_pages)
     app.connect("autodoc-skip-member", skipped)
     app.connect("autodoc-process-docstring", sections)
     app.connect("doctree-read", outside_navigation)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import queue
 import re
 import runpy
+import shutil
+import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.main import get_command
 
@@ -17,6 +24,7 @@ from caveat.config import dump, load
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 sys.path.append(str(DOCS))
+import build_demo  # noqa: E402
 import check_site  # noqa: E402
 import generated  # noqa: E402
 
@@ -98,3 +106,70 @@ def test_the_gallery_has_short_examples() -> None:
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_of_the_gallery_runs(file: Path, nowhere: Path) -> None:
     runpy.run_path(str(file), run_name="__main__")
+
+
+PAGE = """<!doctype html><body><script src="{demo}/facts.js"></script><script src="{static}/demo.js"></script><script>
+const demo = window.caveatDemo, drawn = demo.drawn([[[120, 20], [120, 220]]], 0);
+const scribble = demo.drawn([[[20, 20], [220, 200], [30, 190]]], 45);
+const images = [...demo.examples, demo.turned(demo.examples[0], 90), scribble, drawn];
+(async () => {
+  const answers = [];
+  for (const image of images) answers.push(await demo.answer(image));
+  return JSON.stringify({images, answers});
+})().catch((error) => JSON.stringify({failed: String(error)})).then((body) => {
+  fetch("http://127.0.0.1:{port}", {method: "POST", mode: "no-cors", body});
+});
+</script>"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_the_demo_answers_from_a_file_as_the_run_does(tmp_path: Path) -> None:
+    static, work, posted = tmp_path / "_static", tmp_path / "work", queue.Queue[str]()
+    work.mkdir()
+    if why := build_demo.build(static / "demo", work):
+        pytest.skip(f"the demo was not built: {why}")
+    shutil.copy(DOCS / "_static" / "demo.js", static)
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.put(self.rfile.read(int(self.headers["content-length"])).decode())
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = tmp_path / "page.html"
+        places = {"{demo}": static / "demo", "{static}": static, "{port}": server.server_port}
+        page.write_text(re.sub(r"\{(demo|static|port)\}", lambda found: str(places[found[0]]), PAGE))
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+        browser = subprocess.Popen([*command, "--remote-debugging-port=0", page.as_uri()], stderr=subprocess.DEVNULL)
+        try:
+            found = json.loads(posted.get(timeout=120))
+        finally:
+            browser.terminate()
+            browser.wait()
+            server.shutdown()
+    images = np.array(found["images"], np.uint8).reshape(-1, 8, 8)
+    own = caveat.load(work / "run").predictor("silo-0")(images)
+    for name in ("probs", "familiarity", "nearness"):
+        values = np.array([each[name] for each in found["answers"]]).squeeze()
+        np.testing.assert_allclose(values, getattr(own, name).numpy(), atol=1e-5)
+    for name in ("label", "decision", "reason"):
+        assert [each[name][0] for each in found["answers"]] == getattr(own, name).tolist()
+    assert own.decision[-3] == caveat.Decision.ABSTAIN  # on its side
+    assert (images[-1][:, 3:5] > 0).all()
+    assert not images[-1][:, [0, 1, 6, 7]].any()
+
+
+def test_the_demo_is_missing_without_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    why = build_demo.build(tmp_path / "out", tmp_path)
+    assert "npm" in why
+    facts = (tmp_path / "out" / "facts.js").read_text()
+    assert json.loads(facts.removeprefix("window.caveatDemo = ").removesuffix(";\n")) == {"missing": why}
+    assert (tmp_path / "out" / "report.html").exists()
+    assert "resolved" not in (DOCS / "demo" / "package-lock.json").read_text()
