@@ -94,20 +94,21 @@ class Recorded:
 
 
 def where(patterns: Iterable[bytes], places: Iterable[tuple[str, bytes]]) -> list[str]:
-    """Return the places that contain a pattern, of 4 bytes or more. Only where the first 4 bytes may fit are all
-    patterns compared, because a server's memory has hundreds of megabytes."""
+    """Return the places that contain a pattern, of 6 bytes or more. Only where bytes 2 to 5 may fit are patterns
+    compared, because a server's memory has hundreds of megabytes; the other bytes are often zeros."""
     wanted: dict[bytes, list[bytes]] = {}
     firsts, seconds = np.zeros(1 << 16, bool), np.zeros(1 << 16, bool)
     for each in set(patterns):
-        wanted.setdefault(each[:4], []).append(each)
-        first, second = np.frombuffer(each[:4], "<u2")
+        wanted.setdefault(each[2:6], []).append(each)
+        first, second = np.frombuffer(each[2:6], "<u2")
         firsts[first] = seconds[second] = True
     found: list[str] = []
     for name, content in (place for place in places if len(place[1]) > 4):
         for offset in (0, 1):
             pairs = np.frombuffer(content, "<u2", max(0, len(content) - offset) // 2, offset)
             for at in (2 * np.flatnonzero(firsts[pairs[:-1]] & seconds[pairs[1:]]) + offset).tolist():
-                here = [each for each in wanted.get(content[at : at + 4], ()) if content.startswith(each, at)]
+                near = wanted.get(content[at : at + 4], ()) if at > 1 else ()
+                here = [each for each in near if content.startswith(each, at - 2)]
                 found += [f"{name}: {each.hex()}" for each in here]
     return found
 
