@@ -164,10 +164,9 @@ def one_silo(
     check_normalize(own.pool.images, settings.normalize)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     check_standardize(own.pool, settings.standardize)
-    chosen = [own]
-    raw = _shifted(chosen, settings.shift, image_format, seed)
+    raw = _shifted([own], settings.shift, image_format, seed)
     subgroups = None if settings.subgrouping is None else settings.subgrouping.fitted([own.pool])
-    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool), subgroups, target)
+    silos = _encoded([own], raw, settings, seed, image_format, layout, sequences_of(own.pool), subgroups, target)
     unknown = unknown_inputs([], outside, silos, settings.ood.global_source)
     if unknown is None:
         return silos

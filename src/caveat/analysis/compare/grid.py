@@ -94,11 +94,8 @@ def check_alike(kinds: Iterable[str]) -> str:
     """Return what all runs predict. Raises ConfigurationError for runs that predict different kinds."""
     first, *others = sorted(set(kinds))
     if others:
-        raise ConfigurationError(
-            f"data.predict: some runs predict {first!r} and others {others[0]!r}, which have no common metrics; "
-            "compare them separately",
-            "data.predict",
-        )
+        text = f"some runs predict {first!r} and others {others[0]!r}, which have no common metrics"
+        raise ConfigurationError(f"data.predict: {text}; compare them separately", "data.predict")
     return first
 
 
@@ -138,21 +135,16 @@ class Grid(GridFile):
         for method in self.rows:
             for each in method.sets:
                 if _is_shared(key_of(each)):
-                    raise ConfigurationError(
-                        f"row {method.name!r} sets {each}: rows are compared on the same data, silos and seeds; "
-                        "settings of the data belong in columns"
-                    )
+                    text = "rows are compared on the same data, silos and seeds; settings of the data belong in columns"
+                    raise ConfigurationError(f"row {method.name!r} sets {each}: {text}")
                 if key_of(each) in self.swept:
                     raise ConfigurationError(f"row {method.name!r} sets {each}, which is swept, too")
                 if key_of(each) == "rounds" and self.match_rounds not in ("", method.name):
-                    raise ConfigurationError(
-                        f"row {method.name!r} sets {each}, but its rounds must equal those of {self.match_rounds}"
-                    )
+                    text = f"its rounds must equal those of {self.match_rounds}"
+                    raise ConfigurationError(f"row {method.name!r} sets {each}, but {text}")
             if self.tuning and method.values and len(method.values) != len(self.tuning.values):
-                raise ConfigurationError(
-                    f"row {method.name!r} tries {len(method.values)} values of {self.tuning.key}, the others "
-                    f"{len(self.tuning.values)}; every row must try the same number"
-                )
+                numbers = f"{len(method.values)} values of {self.tuning.key}, the others {len(self.tuning.values)}"
+                raise ConfigurationError(f"row {method.name!r} tries {numbers}; every row must try the same number")
 
     def _check_tuning(self) -> None:
         if self.tuning is None:
@@ -176,14 +168,12 @@ class Grid(GridFile):
                 if name not in known:
                     raise ConfigurationError(f"contrast {each.claim!r}: no {name!r}; there are: {', '.join(known)}")
             kind = predicted(self.measures)
-            most = 1 if kind == "classes" else math.inf  # margins of a quantity are in its unit
-            if not 0 < each.margin < most:
-                raise ConfigurationError(
-                    f"contrast {each.claim!r}: margin {each.margin}; expected 0 < margin{' < 1' * (most == 1)}"
-                )
+            if not 0 < each.margin < (1 if kind == "classes" else math.inf):  # margins of a quantity are in its unit
+                below = " < 1" * (kind == "classes")
+                raise ConfigurationError(f"contrast {each.claim!r}: margin {each.margin}; expected 0 < margin{below}")
             if each.figure not in DECIDING[kind] or (each.known is not None and each.figure != "accuracy"):
-                all_figures = ", ".join(DECIDING[kind])
-                expected = "accuracy, with `known`" if each.known is not None else f"one of {all_figures}"
+                one = f"one of {', '.join(DECIDING[kind])}"
+                expected = one if each.known is None else "accuracy, with `known`"
                 raise ConfigurationError(f"contrast {each.claim!r}: figure {each.figure!r}; expected {expected}")
 
     def led_by(self, metric: str) -> Grid:
