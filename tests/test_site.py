@@ -87,10 +87,11 @@ def test_tools_find_every_page_command_and_name() -> None:
     pages = {str(page.relative_to(DOCS).with_suffix(".html")) for page in DOCS.rglob("*.md")}
     unlisted = {page for page in pages if page.startswith(("results/tables/", "reference/api/", "gallery/"))}
     made = {"reference/cli.html", "reference/config.html", "reference/api/index.html"}
+    made = {page for page in made if (DOCS / page).with_suffix(".md").exists()}  # written when the site is built
     assert pages - unlisted - {"index.html"} | made <= set(links)
     assert {link for link in links if "#" not in link and "/api/" not in link} - made <= pages
     assert text.count("](reference/cli.html#") == len(list(generated.commands(get_command(app), "caveat")))
-    assert text.count("](reference/api/") == len(caveat.__all__) + 1
+    assert text.count("](reference/api/") == len(caveat.__all__) + ("reference/api/index.html" in made)
 
 
 EXAMPLES = sorted((ROOT / "examples" / "gallery").glob("*.py"))

@@ -169,12 +169,11 @@ def test_privacy_needs_a_declared_range() -> None:
     assert caveat.run(silos(range=(-40, 80)), method, privacy=private).summary["mean"]["mae"] > 0
 
 
-def test_class_weights_and_commands_for_classes_are_refused(finished: caveat.Run, tmp_path: Path) -> None:
+def test_class_weights_and_commands_for_classes_are_refused(finished: caveat.Run) -> None:
     weighted = caveat.Training(class_weights="balanced", batch_size=32)
     for refused in (
         lambda: caveat.run(silos(), caveat.FedAvg(rounds=1, training=weighted)),
         lambda: caveat.export_model(finished, "north"),
-        lambda: caveat.compare(silos(), {"a": caveat.FedAvg()}, out=tmp_path / "grid"),
         lambda: caveat.audit(silos(), caveat.FedAvg()),
     ):
         with pytest.raises(ConfigurationError, match="quantity"):
@@ -189,7 +188,7 @@ def test_class_weights_and_commands_for_classes_are_refused(finished: caveat.Run
         ({"range": (5.0, 0.0)}, "lowest and the highest"),
         ({"label_noise": (0.1,)}, "data.label_noise is for classes"),
         ({"classes": ("a", "b")}, "data.classes is for classes"),
-        ({"source": "on_site"}, "needs the data of all silos"),
+        ({"source": "on_site"}, "every silo reads its own data"),
     ],
 )
 def test_keys_that_do_not_fit(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
