@@ -61,8 +61,9 @@ def main() -> None:
     with open(LOCK, "ab") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         command = imported()
+        files = imported_files()  # before others see the socket, so a later change is noticed
         with listening() as listener:
-            connection = waited(listener, node, imported_files(), began)
+            connection = waited(listener, node, files, began)
         if connection is None:
             Path(SOCKET).unlink(missing_ok=True)
     if connection is not None:
