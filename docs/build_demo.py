@@ -31,7 +31,16 @@ def build(out: Path, work: Path) -> str:
     if not why:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / name, work)
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+        command = [
+            "npm",
+            "ci",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--silent",
+            "--fetch-retries=1",
+            "--fetch-timeout=60000",
+        ]
         if subprocess.run(command, cwd=work, capture_output=True, check=False).returncode:
             why = "npm could not install onnxruntime-web"
     if why:
