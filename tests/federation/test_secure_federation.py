@@ -133,7 +133,8 @@ def test_no_canary_of_a_silo_reaches_the_server_and_sums_are_exact(
     assert len(patterns) > 100
     assert where(patterns, [*arrays, *texts, *files_below(run), ("log", str(federation.notes).encode())]) == []
     # The control: the same search finds the model of all silos.
-    assert where({tensor.numpy().tobytes()[:8] for tensor in model(run).values()}, files_below(run)) != []
+    known = {tensor.numpy().tobytes()[:8] for tensor in model(run).values() if tensor.numel() > 1}
+    assert where(known, files_below(run)) != []
 
 
 @pytest.mark.parametrize("phase", LOSSES)
