@@ -235,6 +235,7 @@ def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:
     assert {row["label"] for row in rows} <= {"'=", "'@"}
     told = "warning: 2 of 3 inputs are unlike the training inputs: unseen category of code (1), all values missing (1)"
     assert told in result.stderr.splitlines()
+    assert "new.csv is read in the format that silo silo-0 declared: decimal mark ','" in result.stderr.splitlines()
     (nowhere / "none.csv").write_text("dose;code\n")
     assert "none.csv" in one_error(caveat("predict", "run", "none.csv", "--silo", "silo-0"), 3)
 
@@ -245,7 +246,9 @@ def test_predict_names_a_column_in_other_units(nowhere: Path) -> None:
     lines = (nowhere / "a.csv").read_text().splitlines()
     new = [line.split(";") for line in lines[1:60]]
     (nowhere / "new.csv").write_text("dose;code\n" + "".join(f"{d};{c}\n" for d, c, _ in new))
-    assert "column" not in caveat("predict", "run", "new.csv", "--silo", "silo-0").stderr
+    told = caveat("predict", "run", "new.csv", "--silo", "silo-0").stderr
+    assert "column" not in told
+    assert "is read in the format" not in told
     (nowhere / "new.csv").write_text("dose;code\n" + "".join(f"{float(d) / 1000};{c}\n" for d, c, _ in new))
     result = caveat("predict", "run", "new.csv", "--silo", "silo-0")
     assert result.exit_code == 0

@@ -66,6 +66,9 @@ def test_a_file_with_a_format_of_its_own_is_the_plain_one(tmp_path: Path) -> Non
             usual = labeled_inputs(plain / f"{name}.csv", expected.preparation, name, "y")
             assert rows.inputs.x.equal(usual.inputs.x)
             assert rows.y.equal(usual.y)
+    formats = {name: kept.encoders[name].csv_format.of("new", name) for name in ("north", "south")}
+    assert formats["north"].conversions == ["decimal mark ','", "krea * 0.01"]
+    assert formats["south"].conversions == []
     # A file of another name is in the format of the silo whose rows it has.
     renamed = shutil.copy(own / "north.csv", tmp_path / "new.csv")
     assert labeled_inputs(renamed, kept, "north", "y").inputs.x.equal(

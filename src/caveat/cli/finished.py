@@ -25,7 +25,8 @@ def predict(
 ) -> None:
     """Predict with a finished run (made here or in Python), or with a silo's stored copy of a federated model.
 
-    Needs only the run folder, wherever it is. For silos that took part, no data are read.
+    Needs only the run folder, wherever it is. For silos that took part, no data are read. A table is read in the format
+    that the silo declared for its own (decimal mark, units), which is printed.
 
     Writes a row per input: label, probabilities, uncertainties, the p-values familiarity, nearness, sureness and
     typicality, the decision (which model gave the label, or abstain: do not rely on the label) and the reason not to
@@ -48,6 +49,7 @@ def predict(
 
             raise ConfigurationError(f"--report {report}: the page is about classes, and {folder} predicts a quantity")
         found = noted_inputs(inputs, preparation, silo)
+        _tell_format(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
         _warn(folder, silo, prediction)
         notes = batch_notes(prediction) if preparation.encoders else ()
@@ -83,6 +85,7 @@ def evaluate(
         finished = load(folder, model=model, device=device or "cpu")
         _check_silo(silo, finished.preparation.names)
         found = labeled_inputs(inputs, finished.preparation, silo, target)
+        _tell_format(inputs, finished.preparation, silo)
         typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))
 
 
@@ -92,6 +95,16 @@ def _check_silo(silo: str, names: Sequence[str]) -> None:
 
     if silo not in names:
         raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
+
+
+def _tell_format(inputs: str, preparation: Any, silo: str) -> None:
+    """Print how the silo's declarations change the numbers of a table: in another format, they would be wrong."""
+    encoder = preparation.encoders.get(silo)
+    if encoder is not None and (changes := encoder.csv_format.of(Path(inputs).stem, silo).conversions):
+        from ..core.text import escaped
+
+        told = f"{inputs} is read in the format that silo {silo} declared: {', '.join(changes)}"
+        typer.echo(escaped(told), err=True)
 
 
 def _warn(folder: Path, silo: str, prediction: Any) -> None:

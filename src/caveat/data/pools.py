@@ -60,6 +60,14 @@ class CsvFormat:
         )
         return CsvFormat(own.separator or self.separator, own.decimal or self.decimal, declared)
 
+    @property
+    def conversions(self) -> list[str]:
+        """What changes the numbers of a file: marks other than those of plain numbers, and factors of columns."""
+        marks = [f"decimal mark {self.decimal!r}"] if self.decimal != "." else []
+        if self.declared.thousands:
+            marks.append(f"thousands mark {self.declared.thousands!r}")
+        return [*marks, *(f"{each.own} * {each.factor:g}" for each in self.declared.rename_columns if each.factor)]
+
 
 AS_USUAL = CsvFormat()
 
