@@ -1,0 +1,219 @@
+"""Bars beside a Gaussian head and a squared-error head in the same training loop; numbers of bars.
+
+Run: CAVEAT_DATA=DIR python benchmarks/quantities.py rates|heads|bars [DATA,...] [--seeds 0,1,2,3,4]
+
+Every figure is a mean over silos of test inputs, then over seeds. Intervals are those of paired differences over seeds
+(Student's t, 95 %). `rates` prints the validation CRPS (squared: RMSE) of each learning rate on seeds 100 and 101,
+which no table uses; RATES contains the best.
+"""
+
+import argparse
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from scipy.stats import t
+from torch import Tensor, nn
+
+import caveat
+from caveat import data
+from caveat.core import Payload
+from caveat.core.settings import frozen_settings
+from caveat.nn.models import ModelSettings
+from caveat.training.fit import Loss
+from caveat.uncertainty import bars
+
+DATA = ("diabetes", "mpg", "abalone")
+TARGETS = {"mpg": "mpg", "abalone": "rings"}
+ROUNDS = 30
+TRAINING = caveat.Training(batch_size=16, local_epochs=2)
+TRIED = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)
+RATES: dict[tuple[str, str], float] = {
+    ("diabetes", "bars"): 0.0003,
+    ("diabetes", "gaussian"): 0.0001,
+    ("diabetes", "squared"): 0.0001,
+    ("mpg", "bars"): 0.03,
+    ("mpg", "gaussian"): 0.01,
+    ("mpg", "squared"): 0.03,
+    ("abalone", "bars"): 0.001,
+    ("abalone", "gaussian"): 0.001,
+    ("abalone", "squared"): 0.001,
+}
+"""By data and head, chosen by `--rates`."""
+SOURCES = {
+    "bars": caveat.Uncertainty(mc_samples=1, temperature_scaling=False, familiarity=False),
+    "bars, temperature": caveat.Uncertainty(mc_samples=1, familiarity=False),
+    "bars, dropout": caveat.Uncertainty(temperature_scaling=False, familiarity=False),
+    "bars, both": caveat.Uncertainty(familiarity=False),
+}
+"""Predictions from one training: one pass, with a temperature, 20 passes of MC dropout, and both (the default)."""
+HEADS = ("gaussian", "squared")
+
+
+def moved(probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first two outputs less the third, which a softmax keeps: a standardized mean, and log sigma."""
+    z = probs.double().clamp_min(1e-300).log()
+    return z[:, 0] - z[:, 2], z[:, 1] - z[:, 2]
+
+
+@frozen_settings
+class Gaussian(caveat.FedAvg):
+    """FedAvg with a Gaussian head: its bars are the different targets, so a label tells the target."""
+
+    center: float = 0.0
+    scale: float = 1.0
+    numbers: tuple[float, ...] = ()
+
+    def objective(self, module: nn.Module, down: Payload) -> Loss:
+        values = (torch.tensor(self.numbers) - self.center) / self.scale
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            out = module(x)
+            return self.error(out[:, 0] - out[:, 2], out[:, 1] - out[:, 2], values[y])
+
+        return loss
+
+    def error(self, mean: Tensor, log_sigma: Tensor, y: Tensor) -> Tensor:
+        log_sigma = log_sigma.clamp(-6, 6)
+        return (log_sigma + 0.5 * ((y - mean) / log_sigma.exp()) ** 2).mean()
+
+
+class Squared(Gaussian):
+    """FedAvg with a squared-error head."""
+
+    def error(self, mean: Tensor, log_sigma: Tensor, y: Tensor) -> Tensor:
+        return ((y - mean) ** 2).mean()
+
+
+def gaussian_crps(mean: Tensor, sigma: Tensor, y: Tensor) -> Tensor:
+    """Gneiting & Raftery (2007), equation 21."""
+    z = (y - mean) / sigma
+    density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    return sigma * (z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+@contextmanager
+def number_of_bars(count: int | None) -> Iterator[None]:
+    with patch.object(bars, "number_of_bars", bars.number_of_bars if count is None else lambda targets: count):
+        yield
+
+
+def silos(name: str, seed: int, count: int | None = None) -> Any:
+    """Return the silos of a data set with a number of bars; by default caveat's."""
+    with warnings.catch_warnings(), number_of_bars(count):
+        warnings.simplefilter("ignore")
+        if name == "diabetes":
+            return data.load(data.DataSettings(source="diabetes"), seed)
+        paths = sorted(Path(os.environ["CAVEAT_DATA"]).glob(f"{name}_*.csv"))
+        return data.from_files(*paths, target=TARGETS[name], predict="quantity", seed=seed)
+
+
+@cache
+def figures(name: str, head: str, seed: int, lr: float, split: str = "test") -> dict[str, float]:
+    """Train, and return the mean over silos of CRPS, RMSE and MAE on a split."""
+    count = 100_000 if head in HEADS else int(head) if head.isdigit() else None
+    found = silos(name, seed, count)
+    training, chosen = replace(TRAINING, lr=lr), SOURCES.get(head, SOURCES["bars"])
+    if head in HEADS:
+        numbers = found.target.means
+        y = torch.cat([silo.values["train"] for silo in found])
+        kind = Gaussian if head == "gaussian" else Squared
+        made: Any = kind(ROUNDS, training, center=float(y.mean()), scale=float(y.std()), numbers=numbers)
+    else:
+        made = caveat.FedAvg(ROUNDS, training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = caveat.run(
+            found, made, model=ModelSettings(name="mlp"), seed=seed, every=10**6, uncertainty=chosen, n_silos=len(found)
+        )
+        each = []
+        for silo in found:
+            x, y = getattr(silo, split).x, silo.values[split].double()
+            said = run.predictor(silo.name)(x)
+            if head in HEADS:
+                mean, log_sigma = moved(said.probs)
+                mean, sigma = mean * made.scale + made.center, log_sigma.clamp(-6, 6).exp() * made.scale
+                crps = gaussian_crps(mean, sigma, y) if head == "gaussian" else (y - mean).abs()
+                middle = mean
+            else:
+                mean, middle, crps = said.mean, said.value, found.target.crps(said.probs, y)
+            each.append(
+                (float(crps.mean()), math.sqrt(float(((y - mean) ** 2).mean())), float((y - middle).abs().mean()))
+            )
+    return dict(zip(("crps", "rmse", "mae"), map(fmean, zip(*each, strict=True)), strict=True))
+
+
+def rate(name: str, head: str) -> float:
+    return RATES[name, head if head in HEADS else "bars"]
+
+
+def tune(names: list[str], heads: list[str]) -> None:
+    for name in names:
+        for head in heads:
+            by = "rmse" if head == "squared" else "crps"
+            tried = {lr: fmean(figures(name, head, s, lr, "validation")[by] for s in (100, 101)) for lr in TRIED}
+            best = min(tried, key=lambda lr: tried[lr])
+            print(name, head, " ".join(f"{lr:g}: {value:.3f}" for lr, value in tried.items()), "best", best, flush=True)
+
+
+def ratio(name: str, head: str, other: str, figure: str, seeds: list[int]) -> str:
+    """Return the ratio of means less 1, with the interval of paired differences, in percent."""
+    ours, theirs = ([figures(name, h, s, rate(name, h))[figure] for s in seeds] for h in (head, other))
+    lower = [100 * (a - b) / fmean(theirs) for a, b in zip(ours, theirs, strict=True)]
+    half = float(t.ppf(0.975, len(seeds) - 1)) * stdev(lower) / math.sqrt(len(seeds))
+    return f"{fmean(lower):+.1f} % ({fmean(lower) - half:+.1f} to {fmean(lower) + half:+.1f})"
+
+
+def heads(names: list[str], seeds: list[int]) -> None:
+    print("| data | head | CRPS | RMSE | MAE |\n| --- | --- | ---: | ---: | ---: |")
+    for name in names:
+        for head in (*SOURCES, *HEADS):
+            found = [figures(name, head, seed, rate(name, head)) for seed in seeds]
+            print(
+                f"| {name} | {head} |",
+                " | ".join(f"{fmean(f[k] for f in found):.3f}" for k in found[0]),
+                "|",
+                flush=True,
+            )
+    print()
+    for name in names:
+        print(f"{name}: CRPS of bars against Gaussian {ratio(name, 'bars', 'gaussian', 'crps', seeds)},", end=" ")
+        print(f"with both {ratio(name, 'bars, both', 'gaussian', 'crps', seeds)};", end=" ")
+        print(f"RMSE against squared error {ratio(name, 'bars', 'squared', 'rmse', seeds)}", flush=True)
+
+
+def numbers(names: list[str], seeds: list[int]) -> None:
+    for name in names:
+        for figure in ("crps", "rmse"):
+            print(f"{name}: {figure} of 100 bars against 16 {ratio(name, '100', '16', figure, seeds)}", flush=True)
+
+
+TASKS: dict[str, Callable[[list[str], list[int]], None]] = {"heads": heads, "bars": numbers}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=[*TASKS, "rates"])
+    parser.add_argument("data", nargs="?", default=",".join(DATA))
+    parser.add_argument("--heads", default="bars,gaussian,squared")
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    given = parser.parse_args()
+    names = given.data.split(",")
+    if given.task == "rates":
+        tune(names, given.heads.split(","))
+    else:
+        TASKS[given.task](names, [int(each) for each in given.seeds.split(",")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
