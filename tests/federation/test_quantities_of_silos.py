@@ -4,8 +4,11 @@ what leaves a silo."""
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +17,10 @@ from hospitals import NAMES, Federation, losing, summary
 
 import caveat
 from caveat.config import load
-from caveat.core import ConfigurationError, DataError, RunError
+from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.data.agreement import own_schema, own_silos, shared_schema
 from caveat.data.quantities import kind_of, own_sums, summed
+from caveat.federation.refusals import check_grid
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
@@ -105,6 +109,21 @@ def test_sums_of_targets_are_checked(tmp_path: Path) -> None:
     for bad in ((), ((-1.0, 2, 3),), ((1.5, 2, 3),), ((1.0, 2),), ((1e12, 2, 3),)):
         with pytest.raises(DataError, match="sums of targets"):
             summed([good, bad], data, ())
+
+
+def test_a_grid_of_the_servers_choice_needs_small_counts_even_if_all_counts_are_large(tmp_path: Path) -> None:
+    """Counts on two grids that differ in one edge tell single targets."""
+    file: Any = SimpleNamespace(small_counts=False, silo="a", path="a/silo.toml")
+    with pytest.raises(Refused, match=r"reveals single targets; set data\.small_counts = true in a/silo\.toml"):
+        check_grid((0.0, 5.0, 9.0), file)
+    check_grid((), file)
+    file.small_counts = True
+    check_grid((0.0, 5.0, 9.0), file)
+    data, edges = Federation(tmp_path, predict="quantity").config.data, torch.linspace(0, 9, 4097).tolist()
+    assert sum(own_sums(torch.arange(9.0).numpy(), data, edges)[0]) == 9
+    for bad in ((0.0, 5.0, 9.0), edges[::-1], [*edges[:-1], math.inf], [*edges, 10.0]):
+        with pytest.raises(DataError, match=r"a grid of \d+ edges, expected 4097 that ascend"):
+            own_sums(torch.arange(9.0).numpy(), data, bad)
 
 
 def test_what_a_silo_refuses_to_send_about_its_targets(tmp_path: Path) -> None:

@@ -358,3 +358,13 @@ class _Escaped:
 
         for segment in console.render(self.renderable, options):
             yield segment if segment.control else segment._replace(text=escaped(segment.text))
+
+
+def write_file(text: str, path: Path, option: str) -> None:
+    """Write a text to the path that an option gives. Raises ConfigurationError, naming both, if it cannot."""
+    from ..core import ConfigurationError
+
+    try:
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise ConfigurationError(f"{option} {path}: {error.strerror}") from None

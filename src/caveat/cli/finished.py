@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import Device, ModelOptions, Plugins, Quiet, RunArgument, reported, say_lacking
+from .console import Device, ModelOptions, Plugins, Quiet, RunArgument, reported, say_lacking, write_file
 
 
 def predict(
@@ -57,7 +57,7 @@ def predict(
         _write_csv(prediction_rows(prediction, preparation.classes, notes, found.files, names), out)
         typer.echo(prediction_counts(prediction), err=True)
         if report is not None:
-            _write(prediction_page(prediction, found, finished, silo, inputs), report, "--report")
+            write_file(prediction_page(prediction, found, finished, silo, inputs), report, "--report")
 
 
 def evaluate(
@@ -160,16 +160,7 @@ def _write_csv(text: str, out: str) -> None:
     if out == "-":
         typer.echo(text, nl=False)
     else:
-        _write(text, Path(out), "--out")
-
-
-def _write(text: str, path: Path, option: str) -> None:
-    from ..core import ConfigurationError
-
-    try:
-        path.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        raise ConfigurationError(f"{option} {path}: {error.strerror}") from None
+        write_file(text, Path(out), "--out")
 
 
 def export(

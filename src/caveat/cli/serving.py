@@ -8,22 +8,21 @@ from urllib.parse import quote
 
 import typer
 
-from .console import Device, ModelOptions, Plugins, RunArgument, reported
-from .finished import _write
+from .console import Device, ModelOptions, Plugins, RunArgument, reported, write_file
 
 ServedArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN|MODEL.onnx...", help="Run folders, or exported ONNX files.")
 ]
+RATE = 0.01
+"""The default of --alarm."""
 Alarm = Annotated[
     float | None,
-    typer.Option(min=1e-6, max=0.5, help="Largest chance of ever raising a false alarm.  [default: 0.01]"),
+    typer.Option(min=1e-6, max=0.5, help=f"Largest chance of ever raising a false alarm.  [default: {RATE:g}]"),
 ]
 Between = Annotated[
     int | None,
     typer.Option(min=2, metavar="N", help="Instead of --alarm: mean number of inputs between false alarms, at least."),
 ]
-RATE = 0.01
-"""The default of --alarm."""
 ALARMED = 1
 """Exit status of `caveat watch` if there is an alarm."""
 
@@ -127,7 +126,7 @@ def watch(
         for line in found.lines() + ([] if mean is None else [mean.line]):
             typer.echo(line)
         if page is not None:
-            _write(found.page(), page, "--page")
+            write_file(found.page(), page, "--page")
     raised = found.alarms if between is None else found.alarms != before
     if raised or (mean is not None and mean.alarm):
         raise typer.Exit(ALARMED)

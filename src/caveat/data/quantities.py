@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Refused
 from ..core.quantity import Quantity, Times, observed
+from ..uncertainty.bars import CELLS
 from .pools import NUMERIC, Array, CsvFormat, Index, LabelArray, Pool, shown
 from .tables.files import Sheet, missing
 from .tables.formats import TRUTH, number
@@ -119,9 +120,11 @@ def kind_of(settings: Any) -> type[Quantity]:
 
 def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
     """Return what a silo sends of its training targets (n,) for the bars, see `Quantity.sums`; with a declared range,
-    only their number, or that of events. Raises DataError for a target outside the range."""
+    only their number, or that of events. Raises DataError for a target outside the range, and for an invalid grid."""
     y = torch.from_numpy(values)
     _check_range([y], settings)
+    if grid and (len(grid) != CELLS + 1 or list(grid) != sorted(set(grid)) or not np.isfinite(grid).all()):
+        raise DataError(f"a grid of {len(grid)} edges, expected {CELLS + 1} that ascend")
     found = kind_of(settings).sums(y, torch.tensor(grid, dtype=torch.float64))
     found = found[None, :1] if settings.range is not None else found.reshape(-1, found.shape[-1])
     return tuple(tuple(row) for row in found.tolist())

@@ -182,10 +182,15 @@ def check_counts(silos: Silos, file: SiloFile) -> None:
             check_count(split, known.bincount(minlength=len(names)).tolist(), names, file, "subgroup")
 
 
-def check_cells(sums: Sequence[Sequence[float]], file: SiloFile) -> None:
-    """Raise Refused if a cell of a quantity's grid has fewer than `LEAST` targets; cells are in every other row."""
-    counts = [int(count) for row in sums[::2] for count in row]
-    check_count("train", counts, ("a small interval of targets",) * len(counts), file, "the target in")
+def check_grid(grid: Sequence[float], file: SiloFile) -> None:
+    """Raise Refused for counts of a quantity's targets on a server's grid, unless small counts may leave the silo: even
+    if all counts are large, those on two grids differ by single targets."""
+    if grid and not file.small_counts:
+        raise Refused(
+            f"silo {file.silo!r}: without data.range, the server counts targets in cells of its choice, which reveals "
+            f"single targets; set data.small_counts = true in {file.path or 'silo.toml'} to allow that",
+            "small counts",
+        )
 
 
 def check_count(split: str, counts: Sequence[int], names: tuple[str, ...], file: SiloFile, kind: str = "class") -> None:

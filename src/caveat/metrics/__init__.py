@@ -36,7 +36,7 @@ from .sums import (
 
 __all__ = [
     "BINS", "ENOUGH", "HIGHER_IS_BETTER", "LOWER_IS_BETTER", "MOST_CLASSES", "UNBOUNDED", "EceTest", "OperatingPoint",
-    "across",     "bins_of", "by_class", "called", "class_sums", "classification", "contributions", "decisions", "ece",
+    "across", "bins_of", "by_class", "called", "class_sums", "classification", "contributions", "decisions", "ece",
     "ece_classwise", "ece_null", "ece_test", "errors", "figures", "measure", "merge", "ood_detection",
     "operating_point", "reliability", "risk_coverage", "skill", "subgroup_figures", "subgroup_sums",
 ]  # fmt: skip

@@ -84,7 +84,8 @@ class SecureSession:
         self.enough(fits, "gave shares")
         needed, context = self.roster.threshold, mask_context(self.roster, self.members, slot, request)
         without = [[silo for silo in fits if silo != wrong] for wrong in fits[:needed]] if len(fits) > needed else []
-        total, problem = np.zeros(len(vectors[alive[0]]), np.uint64), None
+        total = np.zeros(len(vectors[alive[0]]), np.uint64)
+        problems: list[MasksRemain] = []
         for silo in alive:
             total += vectors[silo]
         for by in (fits, *without):
@@ -103,8 +104,8 @@ class SecureSession:
                     "lists of keys, or one of them sent a vector or a share that is not its own"
                 )
             except MasksRemain as error:
-                problem = problem or error
-        raise problem or MasksRemain("no shares")
+                problems.append(error)
+        raise problems[0]
 
     def _masks(
         self, slot: int, secrets: Mapping[SiloId, bytes], alive: Sequence[SiloId], context: bytes

@@ -36,7 +36,7 @@ from ...runs.spec import spec_of
 from ...runs.spec_file import described
 from ...secure.messages import SecureRefused
 from ...wrappers.evaluation import TEST
-from ..refusals import check_cells, check_count, check_counts, check_terms, told_by_rule
+from ..refusals import check_count, check_counts, check_grid, check_terms, told_by_rule
 from ..terms import Terms, differing
 from .data import SiloData, agreement
 from .secure import PEERS, SecureFolder, SignedName
@@ -66,6 +66,7 @@ class SiloSide:
         silo = self.file.silo
         with told_by_rule(self.file, terms):
             check_terms(self.file, terms)
+            check_grid(terms.grid, self.file)
             known = None if terms.agreement is None else self.data.frozen(terms).known()
             if known is not None:
                 return {"silo": silo, "sketch": json.dumps(known.told)}
@@ -75,8 +76,6 @@ class SiloSide:
                 lambda counts, classes: check_count("train", counts, classes, self.file), self.file.magnitudes,
                 terms.grid if terms.agreement is None else None,
             )  # fmt: skip
-            if terms.grid:
-                check_cells(schema.sums, self.file)
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
     def check_joining(self, terms: Terms) -> Silos:
