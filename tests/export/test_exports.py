@@ -20,7 +20,7 @@ from table_runs import table
 
 import caveat
 from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
-from caveat.export.export_model import ask_onnx, card_of
+from caveat.export.export_model import ask_onnx, ask_torch, card_of
 from caveat.export.predictor import asked_at, outputs
 from caveat.wrappers.familiar import GROUP
 
@@ -112,6 +112,40 @@ def test_every_policy_decides_as_its_run_does(name: str, uncertainty: Uncertaint
     assert_same(found, run, "silo-0", rows())
     if uncertainty.policy == "switch":
         assert 0 < (found["decision"] == 2).sum() < 200
+
+
+@pytest.mark.parametrize(("name", "predict", "uncertainty"), [
+    ("fedavg", "quantity", Uncertainty(mc_samples=3)),
+    ("apfl", "quantity", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, tolerance=3.0, interval=0.8)),
+    ("fedavg", "quantity", Uncertainty(mc_samples=3, source="laplace", policy="switch", abstain_rate=0.3)),
+    ("ditto", "time", Uncertainty(mc_samples=3, policy="switch", abstain_rate=0.3)),
+])  # fmt: skip
+def test_quantities_and_times_are_those_of_the_run(
+    name: str, predict: Any, uncertainty: Uncertainty, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(0)
+    given = {}
+    for k in range(2):
+        x = generator.normal(k, 1, (200, 3)).astype(np.float32)
+        y = np.abs(x.sum(1) * 3 + generator.normal(size=200))
+        given[f"silo-{k}"] = x, y if predict == "quantity" else np.column_stack([y, generator.random(200) < 0.7])
+    horizons = {"horizons": (2.0, 8.0)} if predict == "time" else {}
+    made = caveat.data.from_arrays(given, predict=predict, **horizons)
+    run = caveat.run(made, METHODS[name](rounds=2, training=QUICK), model=MLP, every=10, uncertainty=uncertainty)
+    figures = {
+        "quantity": {"value", "mean", "low", "high", "spread"}, "time": {"median", "low", "risk_2", "risk_8", "spread"},
+    }[predict]  # fmt: skip
+    x = np.concatenate([rows(), np.full((1, 3), 3e38, np.float32)])  # probabilities of the last one are NaN
+    for format, ask in (("onnx", ask_onnx), ("torch", ask_torch))[: 1 + (name == "ditto")]:
+        found = ask(export_model(run, "silo-1", format, tmp_path / f"{format}.onnx"), x)
+        assert figures <= found.keys()
+        assert "label" not in found
+        assert_same(found, run, "silo-1", x)
+    about = json.loads(metadata(tmp_path / "onnx.onnx")["target"])
+    assert (about["predicts"], tuple(about["edges"])) == (predict, made.target.edges)
+    card = card_of(tmp_path / "onnx.onnx").read_text()
+    assert "with a probability of at least" in card
+    assert "label" not in card.split("## Limits")[0]
 
 
 def test_images_go_in_as_pixels(tmp_path: Path) -> None:

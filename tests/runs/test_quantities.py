@@ -169,11 +169,10 @@ def test_privacy_needs_a_declared_range() -> None:
     assert caveat.run(silos(range=(-40, 80)), method, privacy=private).summary["mean"]["mae"] > 0
 
 
-def test_class_weights_and_commands_for_classes_are_refused(finished: caveat.Run) -> None:
+def test_class_weights_and_commands_for_classes_are_refused() -> None:
     weighted = caveat.Training(class_weights="balanced", batch_size=32)
     for refused in (
         lambda: caveat.run(silos(), caveat.FedAvg(rounds=1, training=weighted)),
-        lambda: caveat.export_model(finished, "north"),
         lambda: caveat.audit(silos(), caveat.FedAvg()),
     ):
         with pytest.raises(ConfigurationError, match="quantity"):
@@ -231,14 +230,13 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     told = call.invoke(app, ["predict", str(out), str(paths[0]), "--silo", "north", "--out", str(tmp_path / "p.csv")])
     assert told.exit_code == 0, told.output
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
-    assert list(rows[0])[:5] == ["row", "value", "low", "high", "spread"]
+    assert list(rows[0])[:6] == ["row", "value", "mean", "low", "high", "spread"]
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
     assert {"familiarity", "decision", "reason"} <= rows[0].keys()
     found = call.invoke(app, ["evaluate", str(out), str(paths[0]), "--silo", "north", "--target", "days"])
     assert found.exit_code == 0, found.output
     assert json.loads(found.output)["mae"] > 0
     for refused in (
-        ["export", str(out), "--silo", "north"],
         ["join", str(out), f"csv:{paths[0]}"],
         ["card", str(out), "--silo", "north"],
         ["serve", str(out), "--silo", "north"],

@@ -274,7 +274,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     wrong.write_text(paths[0].read_text().replace(",0\n", ",lost\n", 1))
     surveyed = call.invoke(app, ["data", str(wrong), "--target", "days", "--set", keys[0], "--set", keys[1]])
     assert "'lost', expected 1 or 0 (censored)" in " ".join(surveyed.output.split())
-    for refused in (["export", str(out), "--silo", "north"], ["card", str(out), "--silo", "north"]):
+    for refused in (["ood", str(out)], ["card", str(out), "--silo", "north"]):
         answer = call.invoke(app, refused)
         assert answer.exit_code != 0
         assert "time" in answer.output

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ..core import Decision, Prediction, Reason
-from ..core.quantity import Times
 from ..data.preparation import Inputs
 from ..files import as_text
 from ..terminal.tables import Heading, TextTable, text_table
@@ -152,17 +151,9 @@ def prediction_rows(
 
 
 def _quantity_rows(prediction: Prediction, notes: Sequence[str], files: Sequence[str], subgroups: Sequence[str]) -> str:
-    """Return the same for a quantity: the median "value", the ends "low" and "high" of the interval, and the "spread"
-    (standard deviation) instead of label and probabilities. For a time, the "median" (inf if it is after all events of
-    training), the lower bound "low", and "risk_365", the probability of the event until a horizon."""
-    target = prediction.target
-    timed = isinstance(target, Times)
-    numbers = {"median" if timed else "value": prediction.value}
-    if prediction.interval is not None:
-        numbers |= {"low": prediction.interval[:, 0]} | ({} if timed else {"high": prediction.interval[:, 1]})
-    if isinstance(target, Times):
-        numbers |= {f"risk_{horizon:.9g}": prediction.risk(horizon) for horizon in target.horizons}
-    numbers |= {"spread": prediction.score("spread"), **prediction.p_values}
+    """Return the same for a quantity or a time, with its `figures` instead of label and probabilities."""
+    figures = {} if prediction.target is None else prediction.target.figures(prediction.probs, prediction.interval)
+    numbers = {**figures, **prediction.p_values}
     others = {"file": files, "subgroup": subgroups, "input_note": notes}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -148,6 +148,17 @@ class Quantity:
         """Return (N, 2) intervals of the numbers of at most this nonconformity."""
         return bars.interval(probs.double(), beside(self._tensors[0], probs), beside(limit.double(), probs))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of `figures`, with those of intervals."""
+        return tuple(self.figures(self.reference, torch.zeros(1, 2)))
+
+    def figures(self, probs: Tensor, interval: Tensor | None = None) -> dict[str, Tensor]:
+        """Return what users are told of distributions (N, C) and intervals (N, 2), by name, (N,) each: `value` (the
+        median), `mean`, `low` and `high` (if there are intervals), and `spread`."""
+        ends = {} if interval is None else {"low": interval[:, 0], "high": interval[:, 1]}
+        return {"value": self.quantile(probs, 0.5), "mean": self.mean(probs), **ends, "spread": self.spread(probs)}
+
 
 @dataclass(frozen=True)
 class Times(Quantity):
@@ -238,6 +249,13 @@ class Times(Quantity):
         level = (1 - beside(limit.double(), probs)).clamp(0, 1).reshape(-1).expand(len(probs))
         low = super().quantile(probs, level).clamp_max(self.end).masked_fill(~probs.isfinite().all(1), 0.0)
         return torch.stack([low, torch.full_like(low, torch.inf)], 1)
+
+    def figures(self, probs: Tensor, interval: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the same for a time: `median`, the lower bound `low`, `risk_365` for each horizon, and `spread`."""
+        found = super().figures(probs, interval)
+        risks = {f"risk_{horizon:.9g}": self.risk(probs.double(), horizon) for horizon in self.horizons}
+        low = {"low": found["low"]} if interval is not None else {}
+        return {"median": found["value"], **low, **risks, "spread": found["spread"]}
 
 
 def restored(event: str = "", horizons: Iterable[float] = (), **known: Any) -> Quantity:

@@ -108,11 +108,19 @@ def embedding_bag(
 
 
 def searchsorted(edges: Tensor, values: Tensor, *, right: bool = False, **other: Any) -> Tensor:
-    """Return the number of edges below each value; meant for few edges."""
-    if edges.ndim != 1:
-        raise NotImplementedError("searchsorted in several rows")
+    """Return the number of edges, of the same row if there are several, below each value; meant for few edges."""
+    edges = edges[..., None, :] if edges.ndim > 1 else edges
     above = values[..., None] >= edges if right else values[..., None] > edges
     return above.sum(-1)
+
+
+def fmin(a: Tensor, b: Tensor) -> Tensor:
+    """Return the smaller of two numbers, and the other of NaN."""
+    return torch.where(a.isnan() | (a > b), b, a)
+
+
+def fmax(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(a.isnan() | (a < b), b, a)
 
 
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
@@ -216,6 +224,8 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     aten._embedding_bag.default: embedding_bag,
     aten._embedding_bag_forward_only.default: embedding_bag,
     aten.searchsorted.Tensor: searchsorted,
+    aten.fmin.default: fmin,
+    aten.fmax.default: fmax,
     aten.scatter.value: scatter_value,
     aten.index_put_.default: index_put,
     aten.native_batch_norm.default: batch_norm,

@@ -1,11 +1,13 @@
 """Metadata of an exported model, and its model card."""
 
+import dataclasses
 import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from .._version import __version__
 from ..core import Decision, Reason, SiloId
+from ..core.quantity import Quantity, Times
 from ..data.tables.files import MISSING
 from ..data.tables.limits import FORBIDDEN
 from ..files import read, sum_of
@@ -20,16 +22,22 @@ from .predictor import RawInputs
 from .program import Program, Size
 
 DECISIONS = {
-    Decision.GLOBAL: "global: the label is from the global model",
-    Decision.LOCAL: "local: the label is from the silo's local model",
-    Decision.ABSTAIN: "abstain: do not rely on the label",
+    Decision.GLOBAL: "global: the answer is from the global model",
+    Decision.LOCAL: "local: the answer is from the silo's local model",
+    Decision.ABSTAIN: "abstain: do not rely on the answer",
 }
 OUTPUTS = {
     "probs": "(N, C) probability of each class",
     "label": "(N,) the most probable class, an index into `classes`",
+    "value": "(N,) median of the quantity",
+    "mean": "(N,) mean of the quantity",
+    "median": "(N,) median of the time, infinite if it is later than all events of training",
+    "low": "(N,) lower end of the interval",
+    "high": "(N,) upper end of the interval",
+    "spread": "(N,) standard deviation of the predicted distribution, in the unit of the target",
     "decision": "(N,) the decision, an index into `decisions`",
-    "answered_by": "(N,) the model that gave the label, 0 or 1, even if it abstains",
-    "reason": "(N,) why not to rely on the label, an index into `reasons`",
+    "answered_by": "(N,) the model that gave the answer, 0 or 1, even if it abstains",
+    "reason": "(N,) why not to rely on the answer, an index into `reasons`",
     "familiarity": "(N,) p-value in (0, 1] for the input being like the silo's own data",
     "nearness": "(N,) p-value in (0, 1] of the input being as near to a training input as the silo's own data",
     "sureness": "(N,) p-value in (0, 1] for the answer being as certain as the answers to the silo's own data",
@@ -45,13 +53,22 @@ OUTPUTS = {
 """Descriptions of outputs; every other output is an uncertainty of the method, larger for less certain inputs."""
 TASKS = {"images": "image-classification", "table": "tabular-classification", "features": "tabular-classification",
          "tokens": "text-classification", "series": "other"}  # fmt: skip
-"""Task names of Hugging Face."""
+"""Task names of Hugging Face, if the target has classes."""
 FIGURES = {
     "accuracy": "share of correct labels", "nll": "negative log-likelihood, nats", "ece": "expected calibration error",
     "auroc_error": "AUROC of uncertainty for errors", "coverage": "share of inputs answered",
     "answered_accuracy": "share of correct labels among these", "unfamiliar": "share of inputs called unfamiliar",
     "novel": "share of inputs called novel", "unsure": "share of inputs called unsure",
     "set_coverage": "share of sets with the true class", "set_size": "classes per set",
+    "mae": "mean absolute error of medians", "reference_mae": "the same of the median of all training targets",
+    "rmse": "root mean squared error of means", "reference_rmse": "the same of the mean of all training targets",
+    "crps": "continuous ranked probability score of the distributions",
+    "reference_crps": "the same of the distribution of all training targets",
+    "interval_coverage": "share of intervals with the true value", "interval_width": "mean width of intervals",
+    "interval_low": "mean lower bound of times", "events": "inputs whose event was observed",
+    "c_index": "Harrell's C-index", "c_index_uno": "Uno's C-index", "integrated_brier": "integrated Brier score",
+    "reference_integrated_brier": "the same of the Kaplan-Meier curve of all training targets",
+    "d_calibration": "p-value of D-calibration",
 }  # fmt: skip
 USE = {
     "onnx": """```python
@@ -86,8 +103,10 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "reasons": {str(int(reason)): reason.name.lower() for reason in Reason},
         "inputs": inputs(RawInputs(run.preparation, silo)),
         "models": len(run.complete_method.models),
-        "outputs": {name: OUTPUTS.get(name, "(N,) an uncertainty of the method") for name in program.outputs},
+        "outputs": {name: described_output(name, run.preparation.target) for name in program.outputs},
     }
+    if run.preparation.target is not None:
+        about["target"] = dataclasses.asdict(run.preparation.target) | {"predicts": run.preparation.target.predicts}
     record = recorded(run, silo)[1]
     about["promises"] = list(promises(run, silo, program.outputs))
     if record is not None and record.n_calibration is not None:
@@ -103,6 +122,22 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "model_sha256": str(sum_of(run.folder / MODEL).sha256),
         "classes": json.dumps(list(run.preparation.classes), ensure_ascii=False),
     } | {name: json.dumps(value, ensure_ascii=False) for name, value in about.items()}
+
+
+def described_output(name: str, target: Quantity | None = None) -> str:
+    """Return the description of an output, with its shape."""
+    if target is not None and name == "probs":
+        return "(N, C) probability of each bar between the `edges` of `target`"
+    if name.startswith("risk_"):
+        return f"(N,) probability of the event until {name.removeprefix('risk_')}"
+    return OUTPUTS.get(name, "(N,) an uncertainty of the method")
+
+
+def task(raw: RawInputs) -> str:
+    """Return the name of Hugging Face for what the model does."""
+    if raw.preparation.target is None:
+        return TASKS[raw.kind]
+    return "tabular-regression" if raw.kind in ("table", "features") else "other"
 
 
 def recorded(run: AnsweringRun, silo: SiloId) -> tuple[Summary, SiloRecord | None]:
@@ -177,10 +212,10 @@ def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> st
 def _head(run: Run, silo: SiloId, format: str, raw: RawInputs, record: SiloRecord | None) -> str:
     library = {"onnx": "onnx", "torch": "pytorch", "mlflow": "mlflow"}[format]
     lines = [
-        "---", f"library_name: {library}", f"pipeline_tag: {TASKS[raw.kind]}",
+        "---", f"library_name: {library}", f"pipeline_tag: {task(raw)}",
         "tags: [caveat, federated-learning, uncertainty-quantification, selective-prediction]", "model-index:",
         f"- name: {json.dumps(f'{run.experiment.method.name}, {silo}')}", "  results:", "  - task:",
-        f"      type: {TASKS[raw.kind]}", "    dataset:", f"      name: {json.dumps(f'test split of silo {silo}')}",
+        f"      type: {task(raw)}", "    dataset:", f"      name: {json.dumps(f'test split of silo {silo}')}",
         "      type: private", "    metrics:",
     ]  # fmt: skip
     metrics = measured(record)
@@ -228,11 +263,15 @@ def _allowed(column: Mapping[str, Any]) -> str:
 
 
 def _outputs(run: Run, program: Program) -> Iterator[str]:
+    target = run.preparation.target
     for name, value in program.outputs.items():
         kind = str(value.dtype).removeprefix("torch.")
         shape = tuple("N" if size == -1 else size for size in sizes(value.shape))
-        yield f"- `{name}`, {kind} {_shape(shape)}: {OUTPUTS.get(name, '(N,) an uncertainty').partition(') ')[2]}"
-    yield "\nClasses: " + ", ".join(f"{i} {name}" for i, name in enumerate(run.preparation.classes)) + "."
+        yield f"- `{name}`, {kind} {_shape(shape)}: {described_output(name, target).partition(') ')[2]}"
+    if target is None:
+        yield "\nClasses: " + ", ".join(f"{i} {name}" for i, name in enumerate(run.preparation.classes)) + "."
+    else:
+        yield f"\nEdges of bars: {', '.join(f'{edge:.6g}' for edge in target.edges)}."
     yield "\nDecisions: " + "; ".join(f"{int(code)} {text}" for code, text in DECISIONS.items()) + "."
     yield "\nReasons: " + ", ".join(f"{int(reason)} {reason.name.lower()}" for reason in Reason) + "."
 
@@ -275,6 +314,14 @@ def promises(run: AnsweringRun, silo: SiloId, outputs: Collection[str], exported
         yield (
             f"Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs{each}: of the silo's own "
             f"if it has at least {summary.sets.least} calibration inputs, else {others}."
+        )
+    if summary.intervals is not None and "low" in outputs:
+        low = isinstance(run.preparation.target, Times)
+        what = "A time is at least its lower bound" if low else "An interval contains the true value"
+        yield (
+            f"{what} with a probability of at least {summary.intervals.coverage:g}, over calibration inputs and new "
+            f"inputs: of the silo if it has at least {summary.intervals.least} calibration inputs, else of the mixture "
+            f"of all silos with fewer.{' Bounds are valid for censored times, too.' * low}"
         )
     if summary.subgroups and exported:
         yield (
@@ -323,4 +370,10 @@ def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Ite
     if raw.kind == "images":
         yield "- the normalization constants of images;"
     yield "- the silo's temperature and thresholds, each computed from its validation or calibration split;"
-    yield "- the names of classes and of the silo, and the metrics in this card."
+    if raw.preparation.target is None:
+        yield "- the names of classes and of the silo, and the metrics in this card."
+    else:
+        yield (
+            "- the ends of the bars, and the means and shares of all silos' training targets in each bar; the silo's "
+            "name and the metrics in this card."
+        )

@@ -213,7 +213,10 @@ def summed_up(graph: Graph, out: Ref, x: Any, dim: int, dtype: Any = None) -> st
     return graph.add("CumSum", graph.cast(x, out.dtype), graph.number(dim, torch.int64))
 
 
-def sorted_along(graph: Graph, out: Ref, x: Any, dim: int = -1, descending: bool = False) -> list[str]:
+def sorted_along(
+    graph: Graph, out: Ref, x: Any, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> list[str]:
+    """Sort with TopK, which is stable."""
     size = graph.add("Gather", graph.add("Shape", x.name), graph.integers(dim % x.ndim), axis=0)
     return graph.several("TopK", 2, x.name, size, axis=dim, largest=int(descending))
 

@@ -149,7 +149,8 @@ def outputs(found: Prediction) -> Outputs:
     """Return a prediction's tensors by the names of outputs in files."""
     undefined = ~found.probs.isfinite().all(-1)
     found = found.abstaining(undefined, Reason.UNDEFINED)  # as in `Method.predict`, if there are any
-    told = {"probs": found.probs, "label": found.label, "decision": found.decision, "reason": found.reason}
+    of = {"label": found.label} if found.target is None else found.target.figures(found.probs, found.interval)
+    told = {"probs": found.probs, **of, "decision": found.decision, "reason": found.reason}
     told["answered_by"] = found.answered_by
     told |= found.p_values
     told |= found.uncertainty

@@ -215,7 +215,7 @@ def _denser(probs: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
     order = (probs / edges.diff()).argsort(dim=1, descending=True, stable=True)
     sums = probs.gather(1, order).cumsum(1)
     before = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], 1)
-    return torch.zeros_like(probs).scatter(1, order, before), order[:, :1]
+    return before.gather(1, order.argsort(1)), order[:, :1]
 
 
 def nonconformity(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
