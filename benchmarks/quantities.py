@@ -1,10 +1,12 @@
-"""Bars beside a Gaussian head and a squared-error head in the same training loop; numbers of bars.
+"""Bars beside a Gaussian head and a squared-error head in the same training loop; numbers of bars; targets that each
+silo standardizes.
 
-Run: CAVEAT_DATA=DIR python benchmarks/quantities.py rates|heads|bars [DATA,...] [--seeds 0,1,2,3,4]
+Run: CAVEAT_DATA=DIR python benchmarks/quantities.py rates|heads|bars|standardize [DATA,...] [--seeds 0,1,2,3,4]
 
 Every figure is a mean over silos of test inputs, then over seeds. Intervals are those of paired differences over seeds
 (Student's t, 95 %). `rates` prints the validation CRPS (squared: RMSE) of each learning rate on seeds 100 and 101,
-which no table uses; RATES contains the best.
+which no table uses; RATES contains the best. `standardize` compares values of `data.standardize_target` on validation
+data of the same two seeds, each with its best learning rate.
 """
 
 import argparse
@@ -34,7 +36,7 @@ from caveat.training.fit import Loss
 from caveat.uncertainty import bars
 
 DATA = ("diabetes", "mpg", "abalone")
-TARGETS = {"mpg": "mpg", "abalone": "rings"}
+TARGETS = {"mpg": "mpg", "abalone": "rings", "parkinsons": "motor_UPDRS"}
 ROUNDS = 30
 TRAINING = caveat.Training(batch_size=16, local_epochs=2)
 TRIED = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)
@@ -58,6 +60,7 @@ SOURCES = {
 }
 """Predictions from one training: one pass, with a temperature, 20 passes of MC dropout, and both (the default)."""
 HEADS = ("gaussian", "squared")
+STANDARDIZED = "bars, standardized"
 
 
 def moved(probs: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,21 +111,23 @@ def number_of_bars(count: int | None) -> Iterator[None]:
         yield
 
 
-def silos(name: str, seed: int, count: int | None = None) -> Any:
-    """Return the silos of a data set with a number of bars; by default caveat's."""
+def silos(name: str, seed: int, count: int | None = None, standardize: Any = "none") -> Any:
+    """Return the silos of a data set with a number of bars, by default caveat's."""
     with warnings.catch_warnings(), number_of_bars(count):
         warnings.simplefilter("ignore")
         if name == "diabetes":
-            return data.load(data.DataSettings(source="diabetes"), seed)
+            keys: Any = {"predict": "quantity", "standardize_target": standardize}
+            return data.load(data.DataSettings(source="diabetes", **keys), seed)
         paths = sorted(Path(os.environ["CAVEAT_DATA"]).glob(f"{name}_*.csv"))
-        return data.from_files(*paths, target=TARGETS[name], predict="quantity", seed=seed)
+        keys = {"predict": "quantity", "standardize_target": standardize}
+        return data.from_files(*paths, target=TARGETS[name], seed=seed, **keys)
 
 
 @cache
 def figures(name: str, head: str, seed: int, lr: float, split: str = "test") -> dict[str, float]:
     """Train, and return the mean over silos of CRPS, RMSE and MAE on a split."""
     count = 100_000 if head in HEADS else int(head) if head.isdigit() else None
-    found = silos(name, seed, count)
+    found = silos(name, seed, count, "silo" if head == STANDARDIZED else "none")
     training, chosen = replace(TRAINING, lr=lr), SOURCES.get(head, SOURCES["bars"])
     if head in HEADS:
         numbers = found.target.means
@@ -146,7 +151,7 @@ def figures(name: str, head: str, seed: int, lr: float, split: str = "test") -> 
                 crps = gaussian_crps(mean, sigma, y) if head == "gaussian" else (y - mean).abs()
                 middle = mean
             else:
-                mean, middle, crps = said.mean, said.value, found.target.crps(said.probs, y)
+                mean, middle, crps = said.mean, said.value, said.target.crps(said.probs, y)
             each.append(
                 (float(crps.mean()), math.sqrt(float(((y - mean) ** 2).mean())), float((y - middle).abs().mean()))
             )
@@ -198,7 +203,17 @@ def numbers(names: list[str], seeds: list[int]) -> None:
             print(f"{name}: {figure} of 100 bars against 16 {ratio(name, '100', '16', figure, seeds)}", flush=True)
 
 
-TASKS: dict[str, Callable[[list[str], list[int]], None]] = {"heads": heads, "bars": numbers}
+def standardize(names: list[str], seeds: list[int]) -> None:
+    print("| data | `data.standardize_target` | CRPS | MAE | learning rate |\n| --- | --- | ---: | ---: | ---: |")
+    for name in names:
+        for head, key in (("bars", "none"), (STANDARDIZED, "silo")):
+            found = {lr: [figures(name, head, seed, lr, "validation") for seed in (100, 101)] for lr in TRIED[2:]}
+            crps, mae = ({lr: fmean(f[k] for f in each) for lr, each in found.items()} for k in ("crps", "mae"))
+            best = min(crps, key=lambda lr: crps[lr])
+            print(f"| {name} | {key} | {crps[best]:.2f} | {mae[best]:.2f} | {best:g} |", flush=True)
+
+
+TASKS: dict[str, Callable[[list[str], list[int]], None]] = {"heads": heads, "bars": numbers, "standardize": standardize}
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files import read_payload
 
-KINDS = ("quantity", "time")
+KINDS = ("quantity", "standardized", "time")
 
 
 def newest(federation: Federation) -> caveat.Config:
@@ -74,6 +74,8 @@ def test_a_server_that_gives_up_continues_with_the_agreed_bars(tmp_path: Path) -
 def test_bars_from_sums_of_silos_are_those_of_one_machine(
     kind: str, bounds: tuple[float, float] | None, tmp_path: Path
 ) -> None:
+    if kind == "standardized" and bounds is not None:
+        bounds = (-5, 10)  # standard deviations
     federation = Federation(tmp_path, predict=kind)
     federation.config = replace(federation.config, data=replace(federation.config.data, range=bounds))
     settings = {name: side(federation, name).file.settings(federation.config.data) for name in NAMES}
@@ -86,6 +88,7 @@ def test_bars_from_sums_of_silos_are_those_of_one_machine(
         return summed(sums, federation.config.data, edges)
 
     target = kind_of(federation.config.data).counted(count, "outcome", bounds)
+    target = replace(target, standardized=kind == "standardized")
     if kind == "time":
         target = replace(target, event="died", horizons=(2.0,))
     shared = shared_schema(schemas, federation.config.data).predicting(target)

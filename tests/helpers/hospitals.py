@@ -63,7 +63,12 @@ class Notes(Silent):
         self.notes.append(text)
 
 
-KEYS = {"quantity": 'predict = "quantity"', "time": 'predict = "time"\nevent = "died"\nhorizons = [2]'}
+STANDARDIZED = 'predict = "quantity"\nstandardize_target = "silo"'
+KEYS = {
+    "quantity": 'predict = "quantity"',
+    "standardized": STANDARDIZED,
+    "time": 'predict = "time"\nevent = "died"\nhorizons = [2]',
+}
 """What replaces the classes in a federation that predicts a quantity or a time."""
 
 

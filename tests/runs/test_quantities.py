@@ -141,6 +141,47 @@ def test_a_guarantee_is_about_the_tolerance() -> None:
     assert wrong / answered <= 0.25
 
 
+def apart() -> dict[str, tuple[Any, Any]]:
+    """Silos whose targets differ in level and spread."""
+    return {name: (x, 100 * k + (1 + k) * y) for k, (name, (x, y)) in enumerate(arrays().items())}
+
+
+def test_targets_that_each_silo_standardizes(tmp_path: Path) -> None:
+    method, found = caveat.FedAvg(rounds=8, training=TRAINING), {}
+    for key in ("none", "silo"):
+        own = data.from_arrays(apart(), predict="quantity", standardize_target=key)
+        found[key] = caveat.run(own, method, every=8, out=tmp_path / key)
+    run, loaded = found["silo"], caveat.load(tmp_path / "silo")
+    assert run.summary["target"]["standardized"]
+    assert max(map(abs, run.summary["target"]["edges"])) < 10
+    assert run.summary["mean"]["mae"] < 0.5 * found["none"].summary["mean"]["mae"]
+    two = caveat.run(run.silos, method, every=8, workers=2)
+    for k, silo in enumerate(run.silos):
+        train, y, x = silo.values["train"], silo.values["test"], silo.test.x
+        said, test = run.predictor(silo.name)(x), run.summary["silos"][k]["test"]
+        assert said.target == run.silos.target.placed(
+            {"unit": torch.tensor([train.numpy().mean(), train.numpy().std()]).double()}
+        )
+        assert test["mae"] == pytest.approx(float((said.value - y).abs().mean()))
+        assert test["interval_coverage"] == float(
+            ((said.interval[:, 0] <= y) & (y <= said.interval[:, 1])).double().mean()
+        )
+        assert test["interval_coverage"] > 0.75
+        for other in (loaded, two):
+            assert said.value.equal(other.predictor(silo.name)(x).value)
+            assert said.interval.equal(other.predictor(silo.name)(x).interval)
+
+
+def test_a_silo_that_took_no_part_has_no_unit(tmp_path: Path) -> None:
+    own = data.from_arrays(apart(), predict="quantity", standardize_target="silo")
+    run = caveat.run(own, caveat.FedAvg(rounds=1, training=TRAINING), newcomers=["west"], out=tmp_path / "run")
+    x = own["west"].test.x
+    with pytest.raises(DataError, match=r"'west' did not take part .* its data, which cannot be read"):
+        caveat.load(tmp_path / "run").predictor("west")(x)
+    joined = caveat.join(run, rounds=1)
+    assert joined.predictor("west")(x).mean.mean() > 200
+
+
 @pytest.mark.parametrize(
     ("uncertainty", "message"),
     [
@@ -187,6 +228,9 @@ def test_class_weights_and_commands_for_classes_are_refused() -> None:
         ({"range": (5.0, 0.0)}, "lowest and the highest"),
         ({"label_noise": (0.1,)}, "data.label_noise is for classes"),
         ({"classes": ("a", "b")}, "data.classes is for classes"),
+        ({"standardize_target": "silo", "range": (0.0, 50.0)}, r"targets from -\d.* exceed data.range"),
+        ({"standardize_target": "silo", "predict": "classes"}, "standardize_target = 'silo' is for data.predict"),
+        ({"standardize_target": "silo", "predict": "time", "event": "a"}, "the times of all silos begin at 0"),
         ({"source": "on_site"}, "every silo reads its own data"),
     ],
 )

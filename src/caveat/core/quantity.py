@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
@@ -34,6 +34,8 @@ class Quantity:
     """The column of targets, if it has a name."""
     declared: bool = False
     """Whether the bars have equal widths in a declared range, independently of the targets."""
+    standardized: bool = False
+    """Whether silos standardize their targets: bars are in standard deviations from a silo's mean, see `placed`."""
 
     @classmethod
     def of(cls, silos: Iterable[Tensor], name: str = "", bounds: tuple[float, float] | None = None) -> Self:
@@ -99,6 +101,15 @@ class Quantity:
     def reference(self) -> Tensor:
         """(1, C) float64: the distribution of all training targets, as a prediction without a model."""
         return self._tensors[2][None]
+
+    def placed(self, own: Mapping[str, Tensor]) -> Self:
+        """Return the bars at a silo whose targets have this "unit", see `unit_of`; the same bars unless silos
+        standardize."""
+        if not self.standardized:
+            return self
+        mean, scale = own["unit"].tolist()
+        edges, means = (tuple(mean + scale * each for each in own) for own in (self.edges, self.means))
+        return replace(self, edges=edges, means=means, standardized=False)
 
     def loss(self, log_probs: Tensor, y: Tensor) -> Tensor:
         """Return (N,) losses of log-probabilities (N, C) for labels (N,), which `bar` returns."""
@@ -268,6 +279,16 @@ def restored(event: str = "", horizons: Iterable[float] = (), **known: Any) -> Q
     if event:
         return Times(**known, event=event, horizons=tuple(horizons))
     return Quantity(**known)
+
+
+def unit_of(values: Tensor) -> Tensor:
+    """Return (2,) float64: mean and standard deviation of a silo's training targets (n,); 1 if all are equal."""
+    found = values.double().cpu().numpy()  # unlike torch's, its sums do not depend on the number of threads
+    if not len(found):
+        return torch.tensor([0.0, 1.0], dtype=torch.float64)
+    mean, scale = float(found.mean()), float(found.std())
+    constant = scale <= 10 * torch.finfo(torch.float64).eps * abs(mean)
+    return torch.tensor([mean, 1.0 if constant else scale], dtype=torch.float64)
 
 
 def observed(y: Tensor) -> tuple[Tensor, Tensor]:

@@ -193,7 +193,9 @@ class Silo:
     def context(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> SiloContext:
         """Return what a method can access at this silo in a round, with workspaces `module` and `own`."""
         splits = self.train, self.validation, self.calibration
-        values = {name: each for name, each in self.values.items() if name != "test"}
+        values = self.values  # of a silo that is read on access, without those of the test split
+        if "test" in values:
+            values = {name: each for name, each in values.items() if name != "test"}
         return SiloContext(
             self.name, *splits, module, round=round, own=own, domain=self.domain, subgroups=self.subgroups,
             values=values,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Refused
-from ..core.quantity import Quantity, Times, observed
+from ..core.quantity import Quantity, Times, observed, unit_of
 from ..uncertainty.bars import CELLS
 from .pools import NUMERIC, Array, CsvFormat, Index, LabelArray, Pool, shown
 from .tables.files import Sheet, missing
@@ -121,7 +121,7 @@ def kind_of(settings: Any) -> type[Quantity]:
 def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
     """Return what a silo sends of its training targets (n,) for the bars, see `Quantity.sums`; with a declared range,
     only their number, or that of events. Raises DataError for a target outside the range, and for an invalid grid."""
-    y = torch.from_numpy(values)
+    y = _in_unit(torch.from_numpy(values), settings.standardize_target == "silo")
     _check_range([y], settings)
     if grid and (len(grid) != CELLS + 1 or list(grid) != sorted(set(grid)) or not np.isfinite(grid).all()):
         raise DataError(f"a grid of {len(grid)} edges, expected {CELLS + 1} that ascend")
@@ -143,6 +143,22 @@ def summed(sums: Iterable[Sequence[Sequence[float]]], settings: Any, grid: Seque
     return total if grid else total[0]
 
 
+def _in_unit(values: Tensor, standardized: bool, train: Tensor | None = None) -> Tensor:
+    """Return values (N,) in standard deviations from the mean of training targets, which they are by default."""
+    if not standardized:
+        return values
+    mean, scale = unit_of(values if train is None else train).tolist()
+    found: Tensor = (values - mean) / scale
+    return found
+
+
+def labeled(value: Array, index: Index, train: Index, target: Quantity) -> tuple[Tensor, LabelArray]:
+    """Return the targets (N,) of a split and their labels, given the positions of the training split."""
+    found = torch.from_numpy(value[index])
+    y: LabelArray = target.bar(_in_unit(found, target.standardized, torch.from_numpy(value[train]))).numpy()
+    return found, y
+
+
 def _check_range(values: Sequence[Tensor], settings: Any) -> None:
     """Raise DataError for a target outside the declared range."""
     if (bounds := settings.range) is None:
@@ -162,6 +178,7 @@ def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity
     values = [torch.from_numpy(pool.value[index]) for pool, index in training if pool.value is not None]
     if not values:
         return None
+    values = [_in_unit(each, settings.standardize_target == "silo") for each in values]
     _check_range(values, settings)
     return fitted(lambda: kind_of(settings).of(values, settings.target or "", settings.range), settings)
 
@@ -178,7 +195,8 @@ def fitted(fit: Callable[[], Fit], settings: Any) -> Fit:
             else "all training targets are equal, expected different numbers"
         ) from None
     if not isinstance(target, Times):
-        return target
+        standardized = settings.standardize_target == "silo"
+        return target if target is None else cast(Fit, replace(target, standardized=standardized))
     if late := [each for each in settings.horizons if each > target.end]:
         raise ConfigurationError(
             f"data.horizons = {list(settings.horizons)}: no event of training is later than {target.end:g}, so the "
@@ -201,6 +219,12 @@ def check_predict(settings: Any) -> None:
             why = "expected 0 as the lowest time"
         if why:
             raise ConfigurationError(f"data.range = [{low:g}, {high:g}]: {why}", "data.range")
+    if settings.standardize_target != "none" and settings.predict != "quantity":
+        why = ": the times of all silos begin at 0" if settings.predict == "time" else ""
+        raise ConfigurationError(
+            f"data.standardize_target = {settings.standardize_target!r} is for data.predict = 'quantity'{why}",
+            "data.standardize_target",
+        )
     for key in ("event", "horizons"):
         if getattr(settings, key) and settings.predict != "time":
             given = getattr(settings, key)

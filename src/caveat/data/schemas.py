@@ -65,6 +65,7 @@ class SharedTarget:
     targets: Annotated[int, Field(ge=1)]
     name: str = ""
     declared: bool = False
+    standardized: bool = False
     event: str = ""
     horizons: Numbers = ()
 

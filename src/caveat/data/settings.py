@@ -203,6 +203,8 @@ class DataSettings:
     """time: the times at which predictions have a risk, the probability of the event until then, [365, 1825]."""
     range: tuple[float, float] | None = None
     """quantity, time: the lowest and the highest value, [0, 120]; [privacy] needs it. By default from silos' sums."""
+    standardize_target: Literal["none", "silo"] = "none"
+    """quantity: "silo" learns deviations from a silo's own mean, in its standard deviations; so does data.range."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
     silos. Other splits keep their true labels."""
@@ -216,8 +218,7 @@ class DataSettings:
     sizes count groups, and one random sample of each group is calibrated and tested on (docs/reference/splits.md)."""
     time: str | None = None
     """csv: the column, npz, npy: the array with the time of each sample, a date (2024-03-31) or a number; not an input.
-    The last samples are the test split; before them are calibration, validation and train. A group has the time of its
-    last sample."""
+    The last samples are the test split, before them calibration, validation and train. A group has its last time."""
     subgroups: str | None = None
     """csv, on_site: the column with the subgroup of each row, such as sex: each subgroup has its own guarantee,
     prediction sets and alarms (uncertainty.by_subgroup). Rows without a value have those of all rows."""
@@ -264,8 +265,7 @@ class DataSettings:
     memory-mapped file below $CAVEAT_CACHE."""
     duplicates: Literal["together", "drawn"] = "together"
     """csv, on_site: "together" puts equal rows of a silo's table, label included, into one split: the first of test,
-    calibration, validation and train for which one of them was drawn. "drawn" keeps each row in the split for which it
-    was drawn."""
+    calibration, validation and train for which one of them was drawn. "drawn" leaves each row where it was drawn."""
     exif_rotation: bool = True
     """images, on_site: rotate images according to their EXIF orientation."""
     channels: Literal[1, 3] | None = None

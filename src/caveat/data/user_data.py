@@ -81,11 +81,13 @@ def from_arrays(
     predict: Literal["classes", "quantity", "time"] = "classes",
     range: tuple[float, float] | None = None,
     horizons: Sequence[float] = (),
+    standardize_target: Literal["none", "silo"] = "none",
 ) -> Silos:
     """Make silos from arrays: (x, y) per name, or (x, y, x_test, y_test) with a test part.
 
     y is (N,) whole numbers from 0 or, with `predict="quantity"`, any finite numbers, whose distribution is predicted
-    over bars fitted to all silos' targets, or between the two numbers of `range`. With `predict="time"`, y is (N, 2):
+    over bars fitted to all silos' targets, or between the two numbers of `range`; with `standardize_target="silo"`, of
+    targets less their silo's mean, divided by its standard deviation. With `predict="time"`, y is (N, 2):
     times, and 1 for the event or 0 if it had not happened at that time; predictions have risks at `horizons`. Without
     `classes` the largest label of all silos determines their number.
     `positive_class` is the positive one of two classes, by default the second. `kind` is the kind of x:
@@ -144,11 +146,12 @@ def from_arrays(
         shift=shift or Shift(),
         standardize=standardize,
     )
-    if predict in NUMERIC or range is not None or horizons:
+    if predict in NUMERIC or range is not None or horizons or standardize_target != "none":
         event = "event" if predict == "time" else None
         settings = replace(
-            settings, source="npz:arrays", predict=predict, event=event, range=range, horizons=tuple(horizons)
-        )
+            settings, source="npz:arrays", predict=predict, event=event, range=range, horizons=tuple(horizons),
+            standardize_target=standardize_target,
+        )  # fmt: skip
     wanted = of_arrays(subgroups, subgrouping)
     made = make_silos(pools, True, settings, seed, sequence_format=sequences, subgrouping=wanted)
     return with_augment(made, augment)

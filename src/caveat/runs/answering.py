@@ -181,7 +181,7 @@ class KeptRun(AnsweringRun):
 
     @cached_property
     def info(self) -> FederationInfo:
-        prepares, silos = self.prepares, late_silos(self.prepares.names, self._silo)
+        prepares, silos = self.prepares, late_silos(self.prepares, self._silo)
         return FederationInfo.of(
             silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype, subgroups=prepares.subgroup_names,
             target=prepares.target,
@@ -189,7 +189,9 @@ class KeptRun(AnsweringRun):
 
     def executor(self) -> Executor:
         names = self.prepares.names
-        return self.executor_of(late_silos(names, self._silo), names, SiloStore(self.folder / "state" / "silos"))
+        return self.executor_of(
+            late_silos(self.prepares, self._silo), names, SiloStore(self.folder / "state" / "silos")
+        )
 
     def _silo(self, name: SiloId) -> Silo:
         """Return a silo with its data, for predictions that need them.

@@ -106,8 +106,8 @@ def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
 PREPARATION = "preparation.json"
 
 
-def late_silos(names: Sequence[SiloId], read: Callable[[SiloId], Silo]) -> Mapping[SiloId, Silo]:
-    """Return silos with known names, whose splits are read on access."""
+def late_silos(prepares: Preparation, read: Callable[[SiloId], Silo]) -> Mapping[SiloId, Silo]:
+    """Return silos with known names, whose splits and targets are read on access."""
 
     def split_of(name: SiloId, split: str) -> Data:
         found: Data = getattr(read(name), split)
@@ -115,9 +115,10 @@ def late_silos(names: Sequence[SiloId], read: Callable[[SiloId], Silo]) -> Mappi
 
     def silo(name: SiloId) -> Silo:
         train, validation, calibration, test = (LateData.of(partial(split_of, name, split)) for split in SPLITS)
-        return Silo(name, "", train, validation, calibration, test)
+        values = LazyMapping(SPLITS[:-1] if prepares.target else (), lambda split: read(name).values[split])
+        return Silo(name, "", train, validation, calibration, test, values=values)
 
-    return LazyMapping(names, silo)
+    return LazyMapping(prepares.names, silo)
 
 
 def keep_preparation(folder: Path, preparation: Preparation) -> None:

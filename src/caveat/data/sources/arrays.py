@@ -47,7 +47,7 @@ class NpzSource(Source):
     name = "npz"
     form = "npz:PATH[,PATH...]"
     about = "arrays x_train, y_train, x_test, y_test, or x, y; with several files, each is a domain"
-    keys = frozenset({"kind", "groups", "time", "predict", "event", "horizons", "range"})
+    keys = frozenset({"kind", "groups", "time", "predict", "event", "horizons", "range", "standardize_target"})
     suffixes = (".npz",)
 
     def read(self, settings: SourceSettings) -> DataSource:
@@ -77,7 +77,7 @@ class NpySource(Source):
     name = "npy"
     form = "npy:DIR"
     about = "DIR/SILO/x.npy and y.npy, read on access: arrays larger than memory"
-    keys = frozenset({"kind", "groups", "time", "predict", "event", "horizons", "range"})
+    keys = frozenset({"kind", "groups", "time", "predict", "event", "horizons", "range", "standardize_target"})
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:

@@ -45,9 +45,9 @@ class TableSource(Source):
     form = "csv:PATH[,PATH...]"
     about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is a silo"
     keys = frozenset({
-        "target", "predict", "event", "horizons", "range", "silo_column", "classes", "label_codes", "dictionary",
-        "rename_columns", "categorical", "numeric", "decimal", "thousands", "missing", "separator", "files", "groups",
-        "time", "subgroups", "subgroup_input", "duplicates", "lazy",
+        "target", "predict", "event", "horizons", "range", "standardize_target", "silo_column", "classes",
+        "label_codes", "dictionary", "rename_columns", "categorical", "numeric", "decimal", "thousands", "missing",
+        "separator", "files", "groups", "time", "subgroups", "subgroup_input", "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
     alone = "columns of tables differ"
@@ -80,7 +80,7 @@ AGES = {"below 40": (0, 40), "40 to 54": (40, 55), "from 55": (55, 200)}
 class DiabetesSource(Source):
     name = form = "diabetes"
     about = "442 patients of scikit-learn's diabetes data, in three silos by age; the target is a quantity"
-    keys = frozenset({"predict", "range"})
+    keys = frozenset({"predict", "range", "standardize_target"})
     in_silos = True
     for_one_silo = False
     alone = "its target is a quantity"

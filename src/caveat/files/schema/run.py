@@ -190,7 +190,7 @@ class SubgroupsRecord(Record):
 class QuantityRecord(Record):
     """A quantity that is predicted, as `caveat.core.quantity.Quantity`, or a time to an event, as `Times`."""
 
-    OMITTED: ClassVar = frozenset({"name", "declared", "event", "horizons"})
+    OMITTED: ClassVar = frozenset({"name", "declared", "standardized", "event", "horizons"})
 
     edges: Annotated[list[Number], Field(min_length=3)]
     means: list[Number]
@@ -198,6 +198,7 @@ class QuantityRecord(Record):
     targets: Length
     name: str = ""
     declared: bool = False
+    standardized: bool = False
     event: str = ""  # "" for a quantity
     horizons: list[Number] = []
 

@@ -58,7 +58,8 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         columns += [
             column(f"{title}{between}{head}", numbers(name, found, other.mean), help) for head, name, help in others
         ]
-    declared = bool(run.summary and run.summary.target and run.summary.target.declared)
+    target = run.summary.target if run.summary else None
+    declared, standardized = bool(target and target.declared), bool(target and target.standardized)
     without = "uniform" if declared else "Kaplan-Meier" if times else "no inputs"
     columns += [
         column(f"{without}{between}{head}", numbers(f"reference_{name}", tests, mean))
@@ -77,7 +78,11 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         shares = [percent(1 - (silo.decisions or {}).get("abstain", 0.0)) for silo in silos]
         columns.append(column("answered", [*shares, percent(mean.coverage)]))
     known = "Kaplan-Meier: the survival curve" if times else "No inputs: the distribution"
-    known = "Uniform: all of the declared data.range alike." if declared else f"{known} of all training targets."
+    known = (
+        "Uniform: all of the declared data.range alike."
+        if declared
+        else f"{known} of all training targets{', standardized at each silo' * standardized}."
+    )
     split = f"Metrics on {run.split} inputs, in the unit of the target. {known}"
     promise = f" Intervals contain {percent(wanted)} or more, on average over calibration samples."
     promise = promise if wanted and not times else ""
