@@ -1,7 +1,8 @@
 """Measure what HTTP adds to an answer, and what micro-batches gain with many clients.
 
-Starts `caveat serve` at a free port, asks single inputs with 1 and with 32 clients, which are one other process, and
-does so again with batches of one request. Prints medians in ms and requests per second.
+Starts `caveat serve` at a free port, asks single inputs with 1 client, in turns with answers without HTTP, and
+with 32 clients, which are one other process; the latter again with batches of one request. Prints medians in ms,
+requests per second, and the processor time of the service.
 
 python benchmarks/serving.py RUN MODEL.onnx --silo NAME
 
@@ -35,7 +36,7 @@ from caveat.serving.answering import read_together
 from caveat.serving.answers import P_VALUES, Given, ServedModel, open_model
 from caveat.serving.requests import request_of
 
-CLIENTS, SECONDS = 32, 8.0
+CLIENTS, SECONDS = 32, 4.0
 THREADS, EACH, DISTINCT = 8, 10_000, 2000
 
 
@@ -69,6 +70,24 @@ async def client(port: int, request: bytes, until: float, times: list[float]) ->
         await reader.readexactly(length)
         times.append(time.perf_counter() - start)
     writer.close()
+
+
+def one_client(port: int, body: dict[str, Any]) -> float:
+    """The median time of an answer to the only client, over a connection that stays open, in ms."""
+    text, times = json.dumps(body).encode(), []
+    head = f"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(text)}"
+    with socket.create_connection(("127.0.0.1", port)) as asked, asked.makefile("rb") as answers:
+        asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until = time.perf_counter() + SECONDS
+        while time.perf_counter() < until:
+            start = time.perf_counter()
+            asked.sendall(head.encode() + b"\r\n\r\n" + text)
+            lines = list(iter(answers.readline, b"\r\n"))
+            assert lines[0].startswith(b"HTTP/1.1 200"), lines[0]
+            length = next(int(line[15:]) for line in lines if line.lower().startswith(b"content-length:"))
+            answers.read(length)
+            times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
 
 
 def used(process: int) -> float:
@@ -110,7 +129,7 @@ def free_port() -> int:
 def measured(place: Path, silo: str | None) -> None:
     model = open_model(place, silo, caveat.load)
     body = body_of(model)
-    alone, found = direct(model, body), {}
+    alone, added, found = [], [], {}
     for batch in (answering.BATCH, 1):
         port = free_port()
         command = [sys.executable, __file__, str(place), "--port", str(port), "--batch", str(batch)]
@@ -120,13 +139,19 @@ def measured(place: Path, silo: str | None) -> None:
                     time.sleep(0.1)
                     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                         break
-                found[batch] = [load(port, clients, body, "/predict", process.pid) for clients in (1, CLIENTS)]
+                pairs = [(direct(model, body), one_client(port, body)) for _ in range(3)] if batch > 1 else []
+                added += [with_http - without for without, with_http in pairs]
+                alone += [without for without, _ in pairs]
+                found[batch] = load(port, CLIENTS, body, "/predict", process.pid)
             finally:
                 process.terminate()
-    (one, *_), (p50, p99, rate, cost) = found[answering.BATCH]
-    _, (slow50, _, slow, slow_cost) = found[1]
-    cells = f"{alone:.2f}", f"{one:.2f}", f"{rate:,.0f}", f"{p50:.1f}", f"{p99:.1f}", f"{cost:.2f}"
-    print(f"| {' | '.join([place.name, *cells, f'{slow:,.0f}', f'{slow50:.0f}', f'{slow_cost:.2f}'])} |")
+    p50, p99, rate, cost = found[answering.BATCH]
+    slow50, _, slow, slow_cost = found[1]
+    numbers = (
+        f"{statistics.median(alone):.2f}", f"{statistics.median(added):+.2f}", f"{rate:,.0f}", f"{p50:.1f}",
+        f"{p99:.1f}", f"{cost:.2f}", f"{slow:,.0f}", f"{slow50:.0f}", f"{slow_cost:.2f}",
+    )  # fmt: skip
+    print(f"| {place.name} | {' | '.join(numbers)} |", flush=True)
 
 
 def given_in(path: Path) -> list[Given]:
@@ -188,7 +213,7 @@ def main() -> None:
         head("inputs", "answers", "other label, decision, reason or p", "probabilities differ by at most",
              "answers/s one at a time", f"of {THREADS} threads", "batches")  # fmt: skip
     else:
-        head("ms, 1 row without HTTP", "with", "rows/s, 32 clients", "p50", "p99", "processor ms a row",
+        head("ms, 1 row without HTTP", "HTTP adds", "rows/s, 32 clients", "p50", "p99", "processor ms a row",
              "rows/s without batches", "p50", "processor ms a row")  # fmt: skip
     for place in given.places:
         silo = None if place.suffix == ".onnx" else given.silo
