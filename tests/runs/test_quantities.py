@@ -283,8 +283,6 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     for refused in (
         ["join", str(out), f"csv:{paths[0]}"],
         ["card", str(out), "--silo", "north"],
-        ["serve", str(out), "--silo", "north"],
-        ["watch", str(out), str(paths[0]), "--silo", "north", "--state", str(tmp_path / "watch.json")],
     ):
         answer = call.invoke(app, refused)
         assert answer.exit_code != 0

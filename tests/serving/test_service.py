@@ -27,8 +27,10 @@ from caveat.cli.output import prediction_rows
 from caveat.core import ConfigurationError
 from caveat.data.inputs import noted_inputs
 from caveat.serving.answering import BEGINNING, AnsweringThread, AnswerLog, Served
-from caveat.serving.answers import OnnxModel, RunModel, ServedModel, described
+from caveat.serving.answers import OnnxModel, RunModel, ServedModel
 from caveat.serving.app import service
+from caveat.serving.described import described
+from caveat.serving.outcomes import Promised
 from caveat.serving.watch import Watch
 
 testclient = pytest.importorskip("fastapi.testclient")
@@ -294,7 +296,7 @@ def hostile(drawn: random.Random, secret: str) -> Any:
 def fuzzed(model: ServedModel, folder: Path, caplog: Any, capfd: Any, count: int) -> None:
     drawn, audit = random.Random(1), folder / "audit.jsonl"
     statuses, secrets = [], [f"planted{drawn.getrandbits(40):x}" for _ in range(200)]
-    errors, model.risk = "", 0.2  # outcomes are watched
+    errors, model.promised = "", Promised(0.2)  # outcomes are watched
     with caplog.at_level(logging.DEBUG), asked(model, audit, Watch(model, 0.01)) as client:
         for _ in range(count):
             path = drawn.choice(

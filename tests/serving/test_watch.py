@@ -21,6 +21,7 @@ from caveat.files.schema import WatchFile
 from caveat.serving.answering import AnsweringThread, Served
 from caveat.serving.answers import RunModel
 from caveat.serving.app import service
+from caveat.serving.outcomes import Promised
 from caveat.serving.watch import Watch
 
 pytestmark = pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
@@ -145,7 +146,7 @@ def test_outcomes_count_once_by_the_id_of_the_answer_also_after_a_restart(run: R
     testclient = pytest.importorskip("fastapi.testclient")
     rows = [{"age": age, "value": age and 1.5, "smokes": age and "no"} for age in (61, 34, None, 70)]
     model, state = RunModel(run, "coast"), tmp_path / "state.json"
-    model.risk = 0.2
+    model.promised = Promised(0.2)
 
     @contextmanager
     def asked() -> Iterator[Any]:
@@ -179,7 +180,7 @@ def test_outcomes_count_once_by_the_id_of_the_answer_also_after_a_restart(run: R
 
 def test_outcomes_raise_an_alarm_if_answers_are_wrong_more_often_than_promised(run: Run) -> None:
     model, drawn = RunModel(run, "coast"), np.random.default_rng(0)
-    model.risk = 0.1
+    model.promised = Promised(0.1)
     watch = Watch(model, 0.01)
     for i in range(200):
         asked = model.rows({"age": [int(drawn.integers(20, 80))], "value": [float(drawn.normal())], "smokes": ["no"]})

@@ -167,3 +167,22 @@ def test_the_mean_time_between_false_alarms_is_at_least_as_promised() -> None:
                 monitor.begin_anew()
                 assert monitor.evidence == 0
     assert inputs / max(alarms, 1) >= between
+
+
+def test_intervals_of_few_calibration_inputs_are_watched_on_average_over_these() -> None:
+    """The misses of some calibration samples exceed the promise, which is one on average over them."""
+    rng, n, risk = np.random.default_rng(0), 20, 0.1
+    alarms = {"urn": 0, "fixed": 0}
+    for _ in range(100):
+        limit = np.sort(rng.random(n))[n - 2]  # two of 21 are above it
+        monitors = {"urn": OutcomeMonitor(risk, n), "fixed": OutcomeMonitor(risk)}
+        for miss in rng.random(300) > limit:
+            for monitor in monitors.values():
+                monitor.add(bool(miss))
+        for name, monitor in monitors.items():
+            alarms[name] += int(monitor.evidence >= 20)
+    assert alarms["urn"] <= 5 < alarms["fixed"]
+    monitor = OutcomeMonitor(risk, n)
+    for miss in rng.random(100) < 0.7:
+        monitor.add(bool(miss))
+    assert monitor.evidence > 100

@@ -27,7 +27,9 @@ from ..core import CaveatError, ConfigurationError
 from ..data.tables.reference import FEWEST
 from ..export.export_model import Arrays
 from ..files.writing import privately
-from .answers import WATCHED, Given, Refusal, ServedInputs, ServedModel, described
+from .answers import WATCHED, Given, Refusal, ServedInputs, ServedModel
+from .described import described
+from .outcomes import outcome_of
 from .watch import Watch, rank_of
 
 BATCH = 256
@@ -79,7 +81,7 @@ class Waiting(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The true class of a row of an answer, as a text."""
+    """The true class, quantity or time of a row of an answer, as a text."""
 
     id: str
     row: int
@@ -107,7 +109,7 @@ class AnswerLog:
         for row, answer in enumerate(answers):
             line = {
                 "time": now, "id": id, "row": row, "silo": model.silo, "model": served.version,
-                **{name: answer[name] for name in ("decision", "reason", "label")},
+                **{name: answer[name] for name in ("decision", "reason", *model.answer_names) if name in answer},
             }  # fmt: skip
             if answer.get("typicality") is not None and model.n_calibration:
                 line |= {"rank": rank_of(answer["typicality"], model.n_calibration), "of": model.n_calibration + 1}
@@ -163,7 +165,7 @@ class AnsweringThread:
 
     def outcomes(self, found: Sequence[Outcome]) -> Future[list[bool]]:
         """Add outcomes to the watches of the answers, and save these. Returns for each whether it counts. The result
-        raises Refusal for what is no class, and then none counts."""
+        raises Refusal for what is no class or number, and then none counts."""
         counted: Future[list[bool]] = Future()
 
         def count() -> None:
@@ -210,13 +212,15 @@ class AnsweringThread:
         self.open = False
 
     def _count(self, found: Sequence[Outcome]) -> list[bool]:
-        waiting: list[tuple[Served, Watch, int] | None] = []
+        waiting: list[tuple[Served, Watch, float] | None] = []
         for i, (id, row, label) in enumerate(found):
             pairs = ((each, each.watch) for each in self.served)
             at = next(((each, watch) for each, watch in pairs if watch and watch.waits_for(id, row)), None)
-            if at is not None and label not in at[0].model.classes:
-                raise Refusal((i, "label", "expected a class of the model"))
-            waiting.append(None if at is None else (*at, at[0].model.classes.index(label)))
+            try:
+                number = 0.0 if at is None else outcome_of(label, at[0].model.classes, at[0].model.target)
+            except ValueError as error:
+                raise Refusal((i, "label", str(error))) from None
+            waiting.append(None if at is None else (*at, number))
         counted = []
         for (id, row, _), known in zip(found, waiting, strict=True):
             counted.append(known is not None and known[1].add_outcome(id, row, known[2]))

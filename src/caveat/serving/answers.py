@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..core import ConfigurationError, DataError, Decision, Reason, SiloId
-from ..core.quantity import check_classes_only
+from ..core import ConfigurationError, DataError, SiloId
+from ..core.quantity import Quantity, restored
 from ..data.pools import CsvFormat, TableColumn
 from ..data.sources.tables import rows_of
 from ..data.tables.dictionary import Declared, DictionaryColumn
@@ -28,13 +27,14 @@ from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.frames import Columns, FrameSheet
 from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
-from ..export.model_card import promises, recorded
+from ..export.model_card import promises
 from ..export.predictor import RawInputs, outputs
 from ..files import RUN, STATES, sum_of
 from ..runs.fingerprints import MODEL
 from ..runs.inputs import PREPARATION
 from ..runs.local import Run
 from ..uncertainty.monitoring import KnownValues
+from .outcomes import Promised, promised_by
 
 Array = NDArray[Any]
 LONGEST_CELL = 1000
@@ -114,8 +114,10 @@ class ServedModel:
     promises: tuple[str, ...]
     n_calibration: int
     false_alarm_rate: float
-    risk: float | None = None
-    """The largest error rate of answered inputs that is promised."""
+    target: Quantity | None = None
+    """The quantity or the time that is predicted, whose bars are the classes."""
+    promised: Promised | None = None
+    """What is promised of outcomes."""
     known: tuple[KnownValues, ...] = ()
     """Calibration values of a table's columns, for the watch."""
     encoder: Encoder | None = None
@@ -133,6 +135,11 @@ class ServedModel:
 
     def _of_rows(self, raw: Array, frame: Any, apart: bool = False) -> ServedInputs:
         raise NotImplementedError
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """The names of what is predicted."""
+        return ("label",) if self.target is None else self.target.names
 
     @property
     def columns(self) -> tuple[TableColumn, ...]:
@@ -215,7 +222,6 @@ class RunModel(ServedModel):
     """A silo's model in a run's folder."""
 
     def __init__(self, run: Run, silo: SiloId) -> None:
-        check_classes_only(run.preparation.target, "serving or watching a model")
         self.run, self.silo, self.raw = run, silo, RawInputs(run.preparation, silo)
         self.predict = run.experiment.predictor(silo)
         several = len(run.experiment.complete_method.models) > 1
@@ -224,9 +230,7 @@ class RunModel(ServedModel):
         self.classes, self.kind, self.shape = tuple(run.preparation.classes), self.raw.kind, self.raw.shape
         self.dtype = str(self.raw.dtype).removeprefix("torch.")
         self.version = version_of(run.folder)
-        summary, record = recorded(run.experiment, silo)
-        promise = (record.promise if record is not None else None) or summary.guarantee
-        self.risk = promise.risk if promise is not None and promise.guaranteed else None
+        self.target, self.promised = run.preparation.target, promised_by(run.experiment, silo)
         if self.kind == "table":
             self.encoder = self.raw.encoder
             single = replace(self.encoder, reference=NO_REFERENCE)
@@ -295,6 +299,8 @@ class OnnxModel(ServedModel):
         self.silo, self.classes = about["silo"], tuple(json.loads(about["classes"]))
         self.kind, self.dtype, self.shape = inputs["kind"], inputs["dtype"], tuple(inputs["shape"][1:])
         self.promises = tuple(json.loads(about["promises"]))
+        if target := json.loads(about.get("target", "{}")):
+            self.target = restored(**{name: value for name, value in target.items() if name != "predicts"})
         self.n_calibration = int(json.loads(about.get("n_calibration", "0")))
         self.false_alarm_rate = float(json.loads(about.get("false_alarm_rate", "0")))
         self.ranks_watched = int(json.loads(about["models"])) == 1
@@ -342,36 +348,6 @@ def split(found: Arrays, asked: Sequence[ServedInputs]) -> list[Arrays]:
     ends = np.cumsum([len(each) for each in asked])[:-1]
     parts = {name: np.split(each, ends) for name, each in found.items()}
     return [{name: each[i] for name, each in parts.items()} for i in range(len(asked))]
-
-
-P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
-OTHER = ("probs", "label", "decision", "reason", "answered_by", "sets", "log_evidence", *P_VALUES)
-
-
-def described(model: ServedModel, found: Arrays, asked: ServedInputs) -> list[dict[str, Any]]:
-    """Return an answer per input: JSON values by name, null for numbers that are not finite."""
-    answers = []
-    for i in range(len(asked)):
-        probs = found["probs"][i].tolist()
-        known = all(map(math.isfinite, probs))
-        reason = Reason(int(found["reason"][i]))
-        answer: dict[str, Any] = {
-            "label": model.classes[int(found["label"][i])] if known else None,
-            "probabilities": dict(zip(model.classes, map(_number, probs), strict=True)),
-            "uncertainty": {name: _number(each[i]) for name, each in found.items() if name not in OTHER},
-            **{name: _number(found[name][i]) for name in (*P_VALUES, "log_evidence") if name in found},
-            "decision": Decision(int(found["decision"][i])).name.lower(),
-            "reason": "" if reason is Reason.NONE else reason.name.lower(),
-            "note": "; ".join(filter(None, [asked.notes[i] if asked.notes else "", *asked.told])),
-        }
-        if "sets" in found:
-            answer["set"] = [model.classes[k] for k in np.flatnonzero(found["sets"][i])]
-        answers.append(answer)
-    return answers
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def open_model(place: Path, silo: SiloId | None, load: Callable[[Path], Run]) -> ServedModel:

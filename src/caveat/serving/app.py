@@ -22,7 +22,8 @@ from typing import Any
 from .._version import __version__
 from ..core import ConfigurationError
 from .answering import Answered, AnsweringThread, NoModel, Served
-from .answers import Given, Refusal, described
+from .answers import Given, Refusal
+from .described import described
 from .requests import outcomes_of, parsed, request_of, tensors_of
 
 DATATYPES = {"f": "FP64", "i": "INT64", "b": "BOOL", "u": "UINT8"}
@@ -254,9 +255,9 @@ def service(
         return JSONResponse({**head, "parameters": {"answer_id": found.id}, "outputs": outputs})
 
     async def outcomes(request: Request) -> Any:
-        """Add the true classes of answers to the watch, each once, by the id of the answer and the row."""
+        """Add the true classes or numbers of answers to the watch, each once, by the id of the answer and the row."""
         if not any(each.watch is not None and "outcomes" in each.watch.monitors for each in worker.served):
-            return failed(404, "no watch of outcomes: it needs --watch and a guarantee of the error rate")
+            return failed(404, "no watch of outcomes: it needs --watch, and a guarantee of errors or intervals")
         given = outcomes_of(parsed(await request.body()), most_rows)
         counted = await asyncio.wrap_future(worker.outcomes(given))
         return {"counted": sum(counted), "not_counted": [i for i, each in enumerate(counted) if not each]}

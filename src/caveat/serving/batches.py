@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import ConfigurationError, DataError, Decision
+from ..core import ConfigurationError, DataError
 from ..data.inputs import TABLES, labeled_inputs, noted_inputs
 from ..data.sources.base import locate
 from ..data.sources.tables import rows_of
@@ -35,8 +35,8 @@ def add_file(watch: Watch, model: ServedModel, path: str, id: str | None, target
     asked = ServedInputs(inputs.x, inputs.notes, inputs.why, inputs.subgroup, rows)
     (outputs,) = model.ask([asked])
     wrong = None
-    if labeled is not None:
-        answered, errors = outputs["decision"] != Decision.ABSTAIN, outputs["label"] != labeled.y.numpy()
-        wrong = [bool(error) if each else None for each, error in zip(answered, errors, strict=True)]
+    if labeled is not None and model.promised is not None:
+        y = labeled.y.numpy()
+        wrong = model.promised.wrong(outputs, y[:, 0] if y.ndim == 2 else y)  # observed times, whatever the event
     watched = outputs.pop(WATCHED, outputs.get("typicality", np.zeros(0)))
     watch.add(outputs | {"typicality": watched}, asked, ids, wrong)

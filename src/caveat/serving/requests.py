@@ -101,7 +101,7 @@ def outcomes_of(body: Mapping[str, Any], most: int) -> list[Outcome]:
         if isinstance(label, float) and label.is_integer():
             label = int(label)
         if not isinstance(label, (str, int, float)):
-            raise Refusal((i, "label", "expected the name of a class"))
+            raise Refusal((i, "label", "expected the name of a class, or a number"))
         found.append(Outcome(id, row, str(label)))
     return found
 

@@ -8,6 +8,7 @@ that. An input counts once by its id, which the file has as a keyed hash.
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import ConfigurationError, DataError, Decision
+from ..core import ConfigurationError, DataError
 from ..files import record_of, write_record
 from ..files.schema import AlarmRaised, WatchFile
 from ..files.writing import privately
@@ -33,7 +34,8 @@ ADVICE = {
     "inputs": "compare recent inputs with those that the model was calibrated on; until the cause is known, do not "
     "rely on its guarantees; if the change is there to stay, fit the model to new data (caveat join)",
     "columns": "check the unit and the source of this column; until the cause is known, do not rely on the answers",
-    "outcomes": "do not rely on the guarantee of the error rate; calibrate the model with recent labels (caveat join)",
+    "outcomes": "do not rely on the guarantee of errors or intervals; calibrate the model with recent outcomes (caveat "
+    "join)",
 }
 
 
@@ -44,7 +46,7 @@ class Watch:
         self.model, self.alarm, self.between, self.salt = model, alarm, between, secrets.token_hex(16)
         endless = between is not None
         ranked = model.n_calibration > 0 and "typicality" in model.output_names and model.ranks_watched
-        count = ranked + bool(model.known) + (model.risk is not None)
+        count = ranked + bool(model.known) + (model.promised is not None)
         if not count:
             raise ConfigurationError(f"silo {model.silo}: nothing to watch: no p-values, no columns and no guarantee")
         self.level = (alarm if between is None else 1 / between) / count
@@ -54,11 +56,12 @@ class Watch:
             self.monitors["inputs"] = RankMonitor(model.n_calibration, self.level, endless=endless)
         if model.known:
             self.monitors["columns"] = ColumnMonitor(model.known, 0, endless=endless)
-        if model.risk is not None:
-            self.monitors["outcomes"] = OutcomeMonitor(model.risk, endless=endless)
+        if model.promised is not None:
+            promised = model.promised
+            self.monitors["outcomes"] = OutcomeMonitor(promised.risk, promised.ranked_among, endless=endless)
         self.ids: dict[str, None] = {}
-        self.answered: dict[str, int] = {}
-        """The class of each answer without an outcome, by a keyed hash of its id and row."""
+        self.answered: dict[str, tuple[float, float]] = {}
+        """The lowest and the highest right outcome of each answer without one, by a keyed hash of its id and row."""
         self.alarms: list[AlarmRaised] = []
         self.points: list[tuple[int, float]] = []
         self.repeats = self.every = 0
@@ -73,6 +76,8 @@ class Watch:
     ) -> None:
         """Add inputs by their outputs, ids (by default their content) and whether answers are wrong, if known; or the
         id of the `answer`, for outcomes that come later."""
+        promised = self.model.promised if answer is not None else None
+        right = [] if promised is None else promised.right(found).tolist()
         for i in range(len(asked)):
             content = asked.x if asked.rows is None else asked.rows
             id = np.asarray(content[i]).tobytes() if ids is None else ids[i].encode("utf-8", "backslashreplace")
@@ -86,21 +91,22 @@ class Watch:
                     monitor.add(self._values(asked.rows[i]))
                 elif isinstance(monitor, OutcomeMonitor) and wrong is not None and (error := wrong[i]) is not None:
                     monitor.add(error)
-            if answer is not None and "outcomes" in self.monitors and found["decision"][i] != Decision.ABSTAIN:
-                _remember(self.answered, self._hash(_place(answer, i)), int(found["label"][i]))
+            if answer is not None and right and not math.isnan(right[i][0]):
+                _remember(self.answered, self._hash(_place(answer, i)), tuple(right[i]))
             self._settle()
 
     def waits_for(self, answer: str, row: int) -> bool:
         """Return whether a row of an answer has no outcome yet, and its input has counted."""
         return self._hash(_place(answer, row)) in self.answered
 
-    def add_outcome(self, answer: str, row: int, label: int) -> bool:
-        """Add the true class of a row of an answer. Return whether it counts: once, if the row `waits_for` it."""
+    def add_outcome(self, answer: str, row: int, outcome: float) -> bool:
+        """Add the outcome of a row of an answer, of a class its number. Return whether it counts: once, if the row
+        `waits_for` it."""
         given = self.answered.pop(self._hash(_place(answer, row)), None)
         monitor = self.monitors.get("outcomes")
         if given is None or not isinstance(monitor, OutcomeMonitor):
             return False
-        monitor.add(given != label)
+        monitor.add(not given[0] <= outcome <= given[1])
         self._settle()
         return True
 

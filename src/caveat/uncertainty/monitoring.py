@@ -233,13 +233,19 @@ class ColumnMonitor(Monitor):
 
 
 class OutcomeMonitor(Monitor):
-    """Evidence against answers that are wrong with a probability of at most `risk`, given the past."""
+    """Evidence against answers that are wrong with a probability of at most `risk`, given the past. Intervals by a
+    quantile of n calibration inputs (`ranked_among`) miss an outcome with this probability on average over calibration
+    inputs: given the past, with that of the urn."""
 
-    def __init__(self, risk: float, *, endless: bool = False) -> None:
+    def __init__(self, risk: float, ranked_among: int | None = None, *, endless: bool = False) -> None:
         self.risk, self.t, self.errors, self.bets, self.endless = risk, 0, np.zeros(()), Bets(1), endless
+        self.n = ranked_among
 
     def add(self, wrong: bool) -> None:
-        self.bets.settle(self.t, np.array([wrong / self.risk]), self.endless)
+        risk: Any = self.risk
+        if self.n is not None:
+            risk = (math.floor(self.risk * (self.n + 1) + 1e-9) + self.errors) / (self.n + 1 + self.t)
+        self.bets.settle(self.t, np.array([wrong / risk]), self.endless)
         self.errors = self.errors + wrong
         self.t += 1
 

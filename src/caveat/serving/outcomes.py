@@ -1,0 +1,81 @@
+"""What is promised of outcomes: which of them are right for an answer, and how often answers are wrong at most.
+
+With a guarantee (policy `guaranteed`), an answered input is wrong if its label is, or if the median of a quantity is
+off by more than the tolerance. Otherwise, a quantity or a time has intervals, and an outcome is wrong if it is outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Decision, SiloId
+from ..core.quantity import Quantity
+from ..export.model_card import recorded
+from ..files.reading import LARGEST_FLOAT
+from ..runs.answering import AnsweringRun
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Promised:
+    """The largest promised probability of a wrong outcome."""
+
+    risk: float
+    tolerance: float | None = None
+    """Of a quantity: the largest error that is not wrong."""
+    ranked_among: int | None = None
+    """Of intervals: the number of the silo's calibration inputs, over which their coverage is an average."""
+
+    def right(self, found: Mapping[str, Array]) -> Array:
+        """Return (N, 2) float64, the lowest and the highest outcome that is not wrong, NaN for inputs that are not
+        answered and whose outcome does not count. A class is its number."""
+        if self.ranked_among is not None:
+            low = found["low"]
+            ends: Array = np.stack([low, found.get("high", np.full_like(low, math.inf))], 1)
+            return np.asarray(
+                np.nan_to_num(ends, posinf=LARGEST_FLOAT, neginf=-LARGEST_FLOAT)
+            )  # files have no infinity
+        middle, room = (found["label"], 0.0) if self.tolerance is None else (found["value"], self.tolerance)
+        right = np.stack([middle - room, middle + room], 1)
+        return np.where((found["decision"] == Decision.ABSTAIN)[:, None], math.nan, right)
+
+    def wrong(self, found: Mapping[str, Array], outcomes: Array) -> list[bool | None]:
+        """Return whether outcomes (N,) are wrong, None if they do not count."""
+        ends = self.right(found).tolist()
+        pairs = zip(ends, outcomes.tolist(), strict=True)
+        return [None if math.isnan(low) else not low <= outcome <= high for (low, high), outcome in pairs]
+
+
+def promised_by(run: AnsweringRun, silo: SiloId) -> Promised | None:
+    """Return what a run promises for a silo's outcomes: the guarantee of errors, or else the coverage of intervals, if
+    they have a quantile of the silo's own; None without a promise."""
+    summary, record = recorded(run, silo)
+    promise = (record.promise if record is not None else None) or summary.guarantee
+    if promise is not None and promise.guaranteed:
+        return Promised(promise.risk, promise.tolerance)
+    intervals, n = summary.intervals, 0 if record is None else record.n_calibration or 0
+    if intervals is None or intervals.subgroups or n < intervals.least:
+        return None
+    return Promised(1 - intervals.coverage, ranked_among=n)
+
+
+def outcome_of(text: str, classes: Sequence[str], target: Quantity | None) -> float:
+    """Return an outcome as a number, of a class its position. Raises ValueError with what is expected."""
+    if target is None:
+        if text not in classes:
+            raise ValueError("expected a class of the model")
+        return classes.index(text)
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found) or (target.predicts == "time" and found < 0):
+        raise ValueError(f"expected a finite number{', at least 0' * (target.predicts == 'time')}")
+    return found
