@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from commands import TINY, caveat, files, one_error, sets
 import caveat as library
 from caveat.analysis.audit import findings
 from caveat.analysis.audit.experiments import nested_order, reduced, with_equal_steps
+from caveat.analysis.audit.observations import Observation
 from caveat.core import ConfigurationError, DataError
-from caveat.core.text import percent
+from caveat.core.text import MINUS, percent
 from caveat.data.silos import Silos
 from caveat.files.schema import AuditFile
 from caveat.html.audit import fraction, render
@@ -184,7 +185,7 @@ def test_a_model_that_has_not_learnt_is_told_so_first(silos: Silos) -> None:
     lines, text = str(audit).splitlines(), render(audit.file)
     assert "accuracy with all data " + percent(audit.record["accuracy"]["mean"]) in lines[0]
     assert lines[1].startswith(warning)
-    assert text.index(warning) < text.index("Not what the name promises")
+    assert text.index(warning) < text.index('aria-label="Verdicts"')
 
 
 def test_the_page_has_shares_as_fractions() -> None:
@@ -206,12 +207,29 @@ def test_a_model_without_dropout_gives_no_epistemic_uncertainty(silos: Silos) ->
 def test_the_page_says_first_what_is_not_what_its_name_promises(audited: tuple[Path, Any]) -> None:
     record = audited[1].record
     record["findings"] = [finding | {"verdict": "holds"} for finding in record["findings"]]
-    assert "No problem was found" in render(AuditFile.model_validate(record))
+    assert "promises of these uncertainties, 5 hold." in render(AuditFile.model_validate(record))
     record["findings"][0] |= {"verdict": "does not hold", "sentence": "It <rises>."}
     text = render(AuditFile.model_validate(record))
-    assert text.index("It &lt;rises&gt;.") < text.index("Do not rely on it: ") < text.index("<svg")
-    assert text.index("<svg") < text.index('id="findings"')
+    parts = ("1 does not hold and 4 hold", "Do not rely on it: ", "It &lt;rises&gt;.", "<svg")
+    assert sorted(parts, key=text.index) == list(parts)
     assert not re.search(r'src=|href="(?!#)|url\(|@import', text)
+
+
+def test_an_interval_on_the_page_is_that_of_the_number_that_it_names(audited: tuple[Path, Any], tmp_path: Path) -> None:
+    """The interval of absolute values need not contain a negative mean."""
+    values = torch.arange(50, dtype=torch.float64)
+    runs = [{"a": Observation(torch.zeros(50, 2), torch.zeros(50), {"epistemic": values, "aleatoric": other})}
+            for other in (-values, values.roll(9), values.roll(20))]  # fmt: skip
+    found = findings.two_things(runs)
+    mean = found.measured["rank_correlation"]["mean"]
+    assert mean < 0
+    (tmp_path / "audit.json").write_text(json.dumps(audited[1].record | {"findings": [asdict(found)]}))
+    text = render(AuditFile.model_validate_json((tmp_path / "audit.json").read_text()))
+    of, low, high = re.findall(
+        r"mean( of its absolute value)? over all possible seeds may be from (\S+) to (\S+)", text
+    )[0]
+    low, high = (float(end.replace(MINUS, "-")) for end in (low, high))
+    assert low <= (abs(mean) if of else mean) <= high
 
 
 def test_an_interrupted_audit_goes_on_where_it_was(silos: Silos, tmp_path: Path) -> None:

@@ -122,13 +122,20 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 def apart(*values: float) -> list[str]:
     """Return numbers with two decimals, or with up to four so that different numbers differ."""
-    written = [[f"{value:z.{digits}f}" for value in values] for digits in (2, 3, 4)]
+    written = [[minus(f"{value:.{digits}f}") for value in values] for digits in (2, 3, 4)]
     return next((each for each in written if len(set(each)) == len(set(values))), written[-1])
 
 
 def tick(value: float) -> str:
     """Return a number for an axis."""
     return f"{value:g}".replace("-", MINUS)
+
+
+def power_tick(exponent: int) -> str:
+    """Return a power of ten for a logarithmic axis, with digits from 0.001 to 1,000 and with an exponent beyond."""
+    if abs(exponent) <= 3:
+        return f"{10.0**exponent:,g}"
+    return f"10{str(exponent).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def percent_tick(value: float) -> str:

@@ -6,12 +6,12 @@ from fractions import Fraction
 
 from markupsafe import Markup
 
-from ..core.text import apart, percent, seeds_option, tick
+from ..core.text import apart, joined, percent, plural, power_tick, seeds_option, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
 from . import templates
 from .diagrams import Dot, dot_plot, dots, lay_out, named, rank_plane
 from .svg import Axes, Chart, Line, draw, group, key, line, plot, rect, strokes, text, ticks, written
-from .templates import Table, column, table
+from .templates import Statement, Table, column, table
 
 Rows = Sequence[Mapping[str, float]]
 CURVES = ("epistemic", "vacuity", "aleatoric", "total")
@@ -43,8 +43,8 @@ def sweep_chart(rows: Rows) -> Markup | None:
     x_range = (math.log10(sizes[0]), math.log10(sizes[-1]))
     frame = Axes(56, 10, 388, 260, x_range, (exponents[0], max(exponents[-1], exponents[0] + 1)))
     every = -(-len(exponents) // 8)
-    x_ticks = [(math.log10(n), f"{n:.4g}") for n in sizes]
-    y_ticks = [(e, f"{10.0**e:g}") for e in exponents if not e % every]
+    x_ticks = [(math.log10(n), f"{n:,.0f}") for n in sizes]
+    y_ticks = [(e, power_tick(e)) for e in exponents if not e % every]
     body = [*_references(frame, drawn.get("epistemic")), *(_curve(frame, *each) for each in drawn.items())]
     label = "Mean uncertainties over training examples per silo"
     return plot(frame, label, x_ticks, y_ticks, "training examples per silo", *body)
@@ -85,10 +85,10 @@ def render(audit: AuditFile) -> str:
     return templates.render(
         _TEMPLATE,
         audit=audit,
-        broken=_broken(audit.findings),
+        sentence=sentence(audit.findings),
         steps=next_steps(audit),
+        verdicts_of=verdicts(audit.findings),
         estimates=findings_figure(audit.findings),
-        open=[finding for finding in audit.findings if finding.verdict == "cannot say"],
         sweep=sweep_table(audit.runs),
         chart=sweep_figure(audit.runs),
         legend_entries=legend(audit.runs),
@@ -96,6 +96,34 @@ def render(audit: AuditFile) -> str:
         fusion=fusion_table(audit.fusion),
         shares=", ".join(map(fraction, audit.shares)),
     )
+
+
+_KINDS = {"does not hold": ("bad", "No."), "cannot say": ("open", "Open."), "holds": ("good", "Yes.")}
+
+
+_COUNTED = {
+    "does not hold": ("does not hold", "do not hold"),
+    "cannot say": ("is open", "are open"),
+    "holds": ("holds", "hold"),
+}
+
+
+def sentence(findings: Sequence[Finding]) -> str:
+    """Return how many of the promises do not hold, are open, and hold."""
+    of = sum(each.verdict in _KINDS for each in findings)
+    told = []
+    for verdict, (one, several) in _COUNTED.items():
+        if n := sum(each.verdict == verdict for each in findings):
+            told.append(f"{n} {one if n == 1 else several}")
+    return f"Of {plural(of, 'promise')} of these uncertainties, {joined(told)}."
+
+
+def verdicts(findings: Sequence[Finding]) -> list[Statement]:
+    """Return every promise with its verdict and what was found, those that do not hold first."""
+    text = Markup("<b>{}? {}</b> {}")
+    return [Statement(_KINDS[each.verdict][0], text.format(each.claim[:1].upper() + each.claim[1:],
+                       _KINDS[each.verdict][1], each.sentence))
+             for verdict in _KINDS for each in findings if each.verdict == verdict]  # fmt: skip
 
 
 _DECIDING = ("partial", "exponent", "rank_correlation")
@@ -113,11 +141,10 @@ def _estimate(finding: Finding) -> Dot | None:
         if value < 0 and finding.name.startswith("aleatoric"):  # a reversed ranking is the same ranking
             value, low, high = -value, *(None if end is None else -end for end in (high, low))
     limit = finding.measured["limit"]
-    told = f"{value:z.2f}"
+    (told,) = apart(value)
     if low is not None and high is not None:
-        ends = apart(low, high, limit)
-        told += f" ({ends[0]} to {ends[1]})"
-    return Dot(value, low, high, f"{finding.name}: {told}, limit {limit:g}, {finding.verdict}")
+        told += " ({} to {})".format(*apart(low, high, limit))
+    return Dot(value, low, high, f"{finding.name}: {told}, limit {tick(limit)}, {finding.verdict}")
 
 
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
@@ -128,7 +155,7 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     ends = [end for each, dot in known for end in (*dot.known, each.measured["limit"])]
     values = ticks(min(ends), max(ends), 6)
     shown = (values[0], values[-1])
-    rows = lay_out([("", [each.name for each, _ in known])], 24, shown, right=110, most=28, width=720)
+    rows = lay_out([(f"{each.name}: {each.verdict}", [""]) for each, _ in known], 24, shown)
     drawn = []
     for (each, dot), y in zip(known, rows.at, strict=True):
         limit = rows.frame.x(each.measured["limit"])
@@ -138,7 +165,6 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
             rect((left, y - 9), right - left, 18, "track"),
             line((limit, y - 9), (limit, y + 9), "boundary"),
             group(dot.note, dots(rows.frame, 0, [(dot, y)], 4.2), class_="c1" if each in _broken(findings) else "c0"),
-            text(rows.frame.right + 10, y + 4, each.verdict),
         ]
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(dot.note for _, dot in known)
     about = "Marks are estimates, lines their 95 % intervals over seeds, vertical rules the limits. A claim holds if "
@@ -169,8 +195,8 @@ def next_steps(audit: AuditFile) -> list[str]:
     if asked and not audit.accuracy.warning:
         more = seeds_option(audit.seeds, 2 * len(audit.seeds))
         steps.append(f"Repeat the command with more seeds ({more}) to decide what is open: {'; '.join(asked)}.")
-    if unknown and not steps:
-        steps.append(f"Do not rely on what is open: {'; '.join(each.name for each in unknown)}.")
+    if unknown and not audit.accuracy.warning:
+        steps.append("Do not rely on what is open.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 
@@ -185,8 +211,8 @@ def _growth(rows: Rows) -> list[str]:
         return []
     (few, low, *_), *_, (most, high, *_) = data
     return [
-        f"Do not take aleatoric uncertainty for noise in the data: it is {low:.3f} nats with {few:.4g} training "
-        f"examples per silo and {high:.3f} with {most:.4g}, so models of few are too sure."
+        f"Do not take aleatoric uncertainty for noise in the data: it is {low:.3f} nats with {few:,.0f} training "
+        f"examples per silo and {high:.3f} with {most:,.0f}, so models of few are too sure."
     ]
 
 
@@ -219,9 +245,9 @@ def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
     """Return a row per fraction: means over seeds."""
     names, accuracy = [name for name in CURVES if all(name in row for row in rows)], means_by_size(rows, "accuracy")
     columns = [
-        column("training examples", (f"{size:.4g}" for size, *_ in accuracy), "per silo, mean over silos"),
+        column("training examples", (f"{size:,.0f}" for size, *_ in accuracy), "per silo, mean over silos"),
         column("accuracy", (percent(mean) for _, mean, _, _ in accuracy)),
-        *(column(name, (f"{mean:.3g}" for _, mean, _, _ in means_by_size(rows, name))) for name in names),
+        *(column(name, (f"{mean:#.3g}" for _, mean, _, _ in means_by_size(rows, name))) for name in names),
     ]
     return table(columns, "Means over test inputs, silos and seeds; uncertainties in nats, vacuity as a share.")
 

@@ -4,12 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from ..core import Decision, Prediction, Reason
-from ..core.text import count, decimal, joined, listed, percent, plain, plural, probability, tick
+from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
 from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
 from .diagrams import histogram_bars, stack_swatch, stacked_bar
@@ -24,12 +25,21 @@ _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
 _MOST_NOTES = 5
 _LEVEL = 0.01
+_NO_P_VALUES = "nothing says whether these inputs are like the silo's own"
 _SCORES = {
     "typicality": "all together",
     "familiarity": "distance from the silo's own inputs",
     "nearness": "distance from the nearest training input",
     "sureness": "uncertainty of the answer",
 }
+
+
+class Alarms(NamedTuple):
+    """The alarms of a file."""
+
+    raised: int
+    unlike: bool
+    """Whether there are more than chance explains."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +58,46 @@ class PredictedInputs:
     """Returns the image of an input as base64 PNG, if it is one."""
     files: Sequence[str] = ()
 
-    @property
+    @cached_property
     def reasons(self) -> list[Reason]:
         return [Reason(each) for each in self.prediction.reason.tolist()]
 
-    @property
+    @cached_property
     def answered(self) -> list[bool]:
         return (self.prediction.decision != Decision.ABSTAIN).tolist()
+
+    @cached_property
+    def ranked_among(self) -> int:
+        """The number of calibration inputs among which p-values rank, the smallest one if inputs differ in it."""
+        among = self.prediction.ranked_among
+        return among if isinstance(among, int) else int(among.min()) if len(among) else 0
+
+    @cached_property
+    def alarms(self) -> Alarms | None:
+        """The alarms; None if no alarm is possible."""
+        n, rate, typicality = len(self.prediction), self.prediction.false_alarm_rate, self.prediction.typicality
+        places = math.floor(rate * (self.ranked_among + 1) + 1e-9)
+        if typicality is None or not n or places < 1:
+            return None
+        raised = int((typicality <= rate).sum())
+        # The threshold comes from the same few calibration inputs for all new ones.
+        p = beta_binomial_tail(raised, n, places, self.ranked_among + 1 - places)
+        return Alarms(raised, p < _LEVEL)
+
+    @cached_property
+    def unlike(self) -> list[str]:
+        """The columns unlike the silo's own, each once."""
+        return list(dict.fromkeys(plain(each.name) for each in self.prediction.unlike_columns))
+
+    @property
+    def all_unlike(self) -> bool:
+        """Whether all inputs together are unlike the silo's own, by alarms or columns."""
+        return bool((self.alarms and self.alarms.unlike) or self.unlike)
+
+    @cached_property
+    def undefined(self) -> int:
+        """The number of inputs whose probabilities are not finite."""
+        return int((~self.prediction.probs.isfinite().all(-1)).sum())
 
     def place(self, i: int) -> str:
         """Return the name of an input: its file, or its row, from 0."""
@@ -67,7 +110,7 @@ class PredictedInputs:
 
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
-    lines, doubt = verdicts(found), " All inputs together are unlike the silo's own." * _all_unlike(found)
+    lines, doubt = verdicts(found), " All inputs together are unlike the silo's own." * found.all_unlike
     return templates.render(
         "predictions.html.j2",
         found=found,
@@ -86,13 +129,9 @@ def render(found: PredictedInputs) -> str:
 def sentence(found: PredictedInputs) -> Markup:
     """Return whether the inputs are unlike the silo's own, and how many were answered and abstained from, and why."""
     n, answered, text = len(found.prediction), sum(found.answered), Markup()
-    reasons, alarms = [], _alarms(found)
-    if alarms and alarms.unlike:
-        reasons.append(f"{alarms.raised:,} raise an alarm (expected: at most {alarms.expected:.3g})")
-    if columns := _unlike(found):
-        reasons.append(f"{plural(len(columns), 'column')} differ{'s' * (len(columns) == 1)} from the silo's own")
-    if reasons:
-        text = Markup("<b>Do not rely on these {} yet</b>: {}. ").format(plural(n, "prediction"), joined(reasons))
+    if found.all_unlike:
+        text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own. ")
+        text = text.format(plural(n, "prediction"))
     text += Markup("<b>{}</b> of {} answered").format(f"{answered:,}", plural(n, "input"))
     if answered == n:
         return text + "."
@@ -103,83 +142,30 @@ def sentence(found: PredictedInputs) -> Markup:
     return text + f"; it abstains from the other {n - answered:,}{f' ({told})' if told else ''}."
 
 
-class Alarms(NamedTuple):
-    """The alarms of a file."""
-
-    raised: int
-    expected: float
-    """Maximum expected number among inputs like the silo's own."""
-    unlike: bool
-    """Whether there are more than chance explains."""
-
-
-def _ranked_among(found: PredictedInputs) -> int:
-    """Return the number of calibration inputs among which p-values rank, the smallest one if inputs differ in it."""
-    among = found.prediction.ranked_among
-    return among if isinstance(among, int) else int(among.min()) if len(among) else 0
-
-
-def _alarms(found: PredictedInputs) -> Alarms | None:
-    """Return the alarms; None if no alarm is possible."""
-    n, rate, typicality = len(found.prediction), found.prediction.false_alarm_rate, found.prediction.typicality
-    ranked = _ranked_among(found)
-    if typicality is None or not rate or not n or (places := math.floor(rate * (ranked + 1) + 1e-9)) < 1:
-        return None
-    raised = int((typicality <= rate).sum())
-    # The threshold comes from the same few calibration inputs for all new ones.
-    return Alarms(raised, rate * n, beta_binomial_tail(raised, n, places, ranked + 1 - places) < _LEVEL)
-
-
-def _unlike(found: PredictedInputs) -> list[str]:
-    """Return the columns unlike the silo's own, each once."""
-    return list(dict.fromkeys(plain(each.name) for each in found.prediction.unlike_columns))
-
-
-def _all_unlike(found: PredictedInputs) -> bool:
-    """Return whether all inputs together are unlike the silo's own, by alarms or columns."""
-    alarms = _alarms(found)
-    return bool((alarms and alarms.unlike) or _unlike(found))
-
-
-def _undefined(found: PredictedInputs) -> int:
-    """Return the number of inputs whose probabilities are not finite."""
-    return int((~found.prediction.probs.isfinite().all(-1)).sum())
-
-
 def verdicts(found: PredictedInputs) -> list[Statement]:
     """Return the kind and the text of what is known about all inputs together, the worst first."""
     prediction, lines = found.prediction, list[Statement]()
     n = len(prediction)
     rate = prediction.false_alarm_rate
     if prediction.typicality is None or not rate:
-        lines.append(
-            Statement("open", "No alarm is possible: nothing says whether these inputs are like the silo's own.")
-        )
-    elif alarms := _alarms(found):
+        lines.append(Statement("open", f"No alarm is possible: {_NO_P_VALUES}."))
+    elif alarms := found.alarms:
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the "
-        told += "silo's own are expected to"
-        unlike = Statement("bad", f"Unlike the silo's own inputs: {told}.")
-        lines.append(unlike if alarms.unlike else Statement("good", f"{told}."))
+        told += f"silo's own are expected to{', more than chance explains' * alarms.unlike}."
+        lines.append(Statement("bad" if alarms.unlike else "good", told))
     elif n:
-        among = f"p-values rank inputs among {_ranked_among(found):,} calibration inputs only"
+        among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("open", f"No alarm is possible: {among}."))
-    if columns := _unlike(found):
+    if columns := found.unlike:
         names = listed(columns, _MOST_NOTES)
-        lines.append(
-            Statement(
-                "bad", f"Columns unlike the silo's own, over all rows: {names}. Check units, codes and selection."
-            )
-        )
+        lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {names}."))
     notes = Counter(note for note in prediction.input_notes if note)
     if notes:
         told = "; ".join(f"{plain(note)} ({number:,})" for note, number in notes.most_common(_MOST_NOTES))
         more = f"; {len(notes) - _MOST_NOTES:,} other notes" if len(notes) > _MOST_NOTES else ""
-        lines.append(
-            Statement(
-                "open", f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}."
-            )
-        )
-    if undefined := _undefined(found):
+        text = f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}."
+        lines.append(Statement("open", text))
+    if undefined := found.undefined:
         lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
     return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
 
@@ -187,9 +173,8 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     """Return what to do now after these verdicts: check the inputs, leave some to a person, or use the answers."""
     doubtful = sum(bool(reason) or not known for reason, known in zip(found.reasons, found.answered, strict=True))
-    steps = ["Do not rely on these predictions before units, codes and selection of the inputs have been checked."]
-    steps = steps if _all_unlike(found) else []
-    if undefined := _undefined(found):
+    steps = ["Check units, codes and selection of the inputs before you rely on any prediction."] * found.all_unlike
+    if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     if doubtful:
         steps.append(
@@ -234,13 +219,13 @@ def _strips(found: PredictedInputs) -> list[Chart]:
         frame = svg.Axes(46, 8, 418, 70, (0, 1), (0, max(svg.ticks(0, max(shares), 2))))
         bars = histogram_bars(frame, shares, [f"{counts[i]:,} inputs" for i in range(_BINS)])
         own = svg.line(frame.at((0, 1 / _BINS)), frame.at((1, 1 / _BINS)), "event")
-        low = sum(p <= found.prediction.false_alarm_rate for p in known)
         rate = found.prediction.false_alarm_rate
-        label = f"P-values of {name}: {low:,} of {plural(len(known), 'input')} at most {rate:g}"
+        low = sum(p <= rate for p in known)
+        told = f"{low:,} of {plural(len(known), 'input')} at most {rate:g}"
         y_ticks = svg.written(svg.ticks(0, max(shares), 2), lambda share: percent(share, 0))
         x_ticks = svg.written((0, 0.2, 0.4, 0.6, 0.8, 1), tick)
-        drawn = svg.plot(frame, label, x_ticks, y_ticks, "p-value", own, *bars)
-        charts.append(Chart(f"{name.capitalize()}: {about}", drawn, "The dashed line is the silo's own inputs."))
+        drawn = svg.plot(frame, f"P-values of {name}: {told}", x_ticks, y_ticks, "p-value", own, *bars)
+        charts.append(Chart(f"{name.capitalize()}: {about}", drawn, f"{told}."))
     return charts
 
 
@@ -259,7 +244,10 @@ def _shifted(found: PredictedInputs) -> Table | None:
         column("the silo's own", (known for _, known in written)),
         column("corrected p", (probability(one.p) for one in each)),
     ]
-    return table(columns, "Columns in which all rows together differ from the silo's own rows.")
+    return table(
+        columns,
+        "Columns in which all rows together differ from the silo's own; p-values are corrected for all.",
+    )
 
 
 def _answers(found: PredictedInputs) -> Table | None:
@@ -287,7 +275,7 @@ def _first(found: PredictedInputs) -> str:
     if p_values is None or not len(p_values):
         return "most uncertain first"
     lowest = p_values.nan_to_num(nan=math.inf).min()
-    tied, among = int((p_values == lowest).sum()), f"among {_ranked_among(found):,} calibration inputs"
+    tied, among = int((p_values == lowest).sum()), f"among {found.ranked_among:,} calibration inputs"
     first = f"; {tied:,} have the lowest, of which the first in the file are shown" if tied > _SHOWN else ""
     return f"lowest p-value {among} first{first}"
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ..core.text import power_tick
 from ..files.schema import AlarmRaised, WatchFile
 from . import templates
 from .svg import Axes, Chart, Line, draw, line, plot
@@ -26,7 +27,7 @@ def chart(points: Sequence[tuple[int, float]]) -> Chart | None:
     logs = [(float(t), math.log10(min(max(share, 1e-4), 1e4))) for t, share in points]
     frame = Axes(56, 10, 388, 200, (logs[0][0], logs[-1][0]), (-4, max(1, math.ceil(max(y for _, y in logs)))))
     x_ticks = [(t, f"{t:,.0f}") for t in (logs[0][0], logs[-1][0])]
-    y_ticks = [(float(e), f"{10.0**e:g}") for e in range(-4, int(frame.y_range[1]) + 1, 1)]
+    y_ticks = [(float(e), power_tick(e)) for e in range(-4, int(frame.y_range[1]) + 1)]
     limit = line(frame.at((logs[0][0], 0)), frame.at((logs[-1][0], 0)), "diagonal")
     drawn = plot(
         frame, "Evidence over inputs", x_ticks, y_ticks, "inputs", limit, draw(frame, Line(logs, 0, "evidence"))

@@ -118,7 +118,7 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
         return f"{found} {reason}: use it only to rank inputs."
     if verdict == "holds":
         faster = " This is faster than either: something else than more data may lower it."
-        return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5.{faster * (slopes.interval[1] < -1)}"
+        return f"{found} A variance falls as 1/n, a standard deviation as 1/√n.{faster * (slopes.interval[1] < -1)}"
     return found + open_because(verdict, len(slopes.values), slopes, SLOWEST)
 
 
@@ -182,11 +182,11 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     by_pair = dict(zip(combinations(range(len(runs)), 2), found, strict=True))
     spread = observations.Jackknifed(float(np.mean(found)), _means_without(by_pair))
     verdict = decide(*spread.interval, STABLE, "above")
-    over = f" ({min(found):z.2f} to {max(found):z.2f} over pairs)" if len(found) > 1 else ""
+    mean, low, high = apart(float(np.mean(found)), min(found), max(found))
+    over = f" ({low} to {high} over pairs)" if len(found) > 1 else ""
     sentence = (
         f"Between two seeds, the rank correlation of epistemic uncertainty over a silo's test inputs is "
-        f"{np.mean(found):z.2f}{over}; its mean varies by "
-        f"{relative:.0%} and {changed:.1%} of labels change."
+        f"{mean}{over}; its mean varies by {percent(relative, 0)} and {percent(changed)} of labels change."
     )
     if verdict == "does not hold":
         sentence += " Which inputs count as unfamiliar depends on the seed more than on the input."
@@ -242,10 +242,10 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     epistemic, aleatoric, beyond = (
         observations.Jackknifed(whole[name], tuple(found[name] for found in known)) for name in (*NAMES, BEYOND)
     )
-    verdict = decide(*beyond.interval, ADDS, "above")
+    verdict, told = decide(*beyond.interval, ADDS, "above"), apart(epistemic.mean, aleatoric.mean, beyond.mean)
     sentence = (
-        f"Its rank correlation with the disagreement of {len(runs)} retrained models is {epistemic.mean:z.2f}, that "
-        f"of aleatoric uncertainty {aleatoric.mean:z.2f}; at equal aleatoric uncertainty it is {beyond.mean:z.2f}."
+        f"Its rank correlation with the disagreement of {len(runs)} retrained models is {told[0]}, that "
+        f"of aleatoric uncertainty {told[1]}; at equal aleatoric uncertainty it is {told[2]}."
     )
     if verdict == "does not hold":
         sentence += " It predicts the effect of retraining hardly better than aleatoric uncertainty."

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core import Prediction, SiloId
+from ...core.text import minus
 from ...uncertainty.statistical_tests import ranks, student_quantile
 
 LOGITS = "logit_variance"
@@ -117,8 +118,8 @@ class Spread:
 
     def __str__(self) -> str:
         lowest, highest = min(self.values), max(self.values)
-        same = f"{lowest:z.2f}" == f"{highest:z.2f}"
-        return f"{self.mean:z.2f}" + ("" if same else f" ({lowest:z.2f} to {highest:z.2f} over seeds)")
+        mean, low, high = (minus(f"{value:.2f}") for value in (self.mean, lowest, highest))
+        return mean + ("" if low == high else f" ({low} to {high} over seeds)")
 
 
 @dataclass(frozen=True)
