@@ -163,13 +163,14 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         ),
         (
             compared(0.95, 0.93, SHARE, OPEN),
-            "a and b do not differ measurably: 2.0 points of accuracy in favor of a (simultaneous 95 % interval "
-            "\N{MINUS SIGN}1.0 to 5.0). "
+            "It is not decided whether a or b is better: 2.0 points of accuracy in favor of a (simultaneous 95 % "
+            "interval \N{MINUS SIGN}1.0 to 5.0). "
             f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
             compared(0.93, 0.93, SHARE, {**OPEN, "mean": 0.0004}),
-            "a and b are equal in accuracy (simultaneous 95 % interval of their difference \N{MINUS SIGN}1.0 to 5.0). "
+            "It is not decided whether a or b is better: less than 0.1 points of accuracy in favor of b (simultaneous "
+            "95 % interval \N{MINUS SIGN}5.0 to 1.0). "
             f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
@@ -259,7 +260,7 @@ def test_nobody_is_ahead_where_nothing_was_learned() -> None:
 def test_the_methods_that_have_not_learned_are_named() -> None:
     found = with_majority(0.519, ditto=0.9, fedavg=0.8, local=0.53)
     said = verdict(found, found.columns[0])
-    assert said.startswith("ditto ")
+    assert said.startswith("It is not decided whether ditto ")
     assert said.endswith("Not shown to be better than the most frequent class (51.9 %): local.")
     assert "Accuracy" in render(found)
     assert render(found).count("most frequent class: 51.9 %") <= 1
@@ -610,13 +611,14 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     told = unequal_budgets(found, found.columns[0])
     assert told == "uefl 16 rounds; fedavg and fedbn 6 rounds."
     assert verdict(found, found.columns[0]).startswith(
-        "At equal budgets (round 6, the last common one), fedavg and fedbn are equal on validation data (66.0 %, "
+        "At equal budgets (round 6, the last common one), fedavg and fedbn have the same accuracy on validation "
+        "data (66.0 %, "
     )
     found = budgeted({"uefl": 16, "fedavg": 6})
     assert unequal_budgets(found, found.columns[0]) == "uefl 16 rounds; fedavg 6 rounds."
     assert verdict(found, found.columns[0]).startswith(
         "At equal budgets (round 6, the last common one), fedavg leads on validation data by 4.0 points (66.0 %, uefl "
-        "62.0 %). After 16 rounds against 6, uefl "
+        "62.0 %). After 16 rounds against 6, it is not decided whether uefl "
     )
     assert verdict(found, found.columns[0]).endswith("This does not rank methods, whose budgets differ.")
     assert "significant" not in verdict(found, found.columns[0])

@@ -54,6 +54,11 @@ def seeds_option(seeds: Sequence[int], count: int) -> str:
     return f"--seeds {','.join(map(str, [*seeds, *more]))}"
 
 
+def initial(text: str) -> str:
+    """Return a text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def joined(names: Sequence[str]) -> str:
     """Return "a, b and c" for one or more names."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

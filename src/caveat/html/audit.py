@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from markupsafe import Markup
 
-from ..core.text import apart, joined, percent, plural, power_tick, seeds_option, tick
+from ..core.text import apart, initial, joined, percent, plural, power_tick, seeds_option, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
 from . import templates
 from .diagrams import Dot, dot_plot, dots, lay_out, named, rank_plane
@@ -121,7 +121,7 @@ def sentence(findings: Sequence[Finding]) -> str:
 def verdicts(findings: Sequence[Finding]) -> list[Statement]:
     """Return every promise with its verdict and what was found, those that do not hold first."""
     text = Markup("<b>{}? {}</b> {}")
-    return [Statement(_KINDS[each.verdict][0], text.format(each.claim[:1].upper() + each.claim[1:],
+    return [Statement(_KINDS[each.verdict][0], text.format(initial(each.claim),
                        _KINDS[each.verdict][1], each.sentence))
              for verdict in _KINDS for each in findings if each.verdict == verdict]  # fmt: skip
 

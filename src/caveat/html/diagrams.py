@@ -42,8 +42,6 @@ class Rows:
     """The layout of rows in a frame."""
 
     frame: svg.Axes
-    width: float
-    """The width of the whole drawing."""
     height: float
     at: Sequence[float]
     """The vertical centers of the rows of `names`."""
@@ -64,15 +62,7 @@ class Rows:
         return list(zip(self.names, self.at, strict=True))
 
 
-def lay_out(
-    groups: Groups,
-    height: float,
-    shown: Point,
-    top: float = 4,
-    right: float = 10,
-    most: int = 18,
-    width: float = svg.WIDTH,
-) -> Rows:
+def lay_out(groups: Groups, height: float, shown: Point, top: float = 4, right: float = 10, most: int = 18) -> Rows:
     """Lay out rows, with space at the right and for names of at most `most` letters."""
     names = [name for _, members in groups for name in members]
     left = _LETTER * min(max(map(len, names)), most) + 14 if height >= _LOWEST else 12.0
@@ -83,8 +73,8 @@ def lay_out(
             y += _HEAD
         at += [y + height * (i + 0.5) for i in range(len(members))]
         y += height * len(members)
-    frame = svg.Axes(left, top, width - left - right, y - top, shown, (0, 1))
-    return Rows(frame, width, height, at, names, heads, most)
+    frame = svg.Axes(left, top, svg.WIDTH - left - right, y - top, shown, (0, 1))
+    return Rows(frame, height, at, names, heads, most)
 
 
 def named(rows: Rows) -> list[Markup]:
@@ -107,7 +97,7 @@ def dot_plot(rows: Rows, about: str, ticks: svg.Ticks, unit: str, *drawn: Markup
     """Draw rows with an axis below; `about` is the alternative text."""
     axis = [rows.frame.across(ticks), *([rows.frame.named(unit)] if unit else [])]
     bottom = rows.frame.bottom + (38 if unit else 22)
-    return svg.drawing(rows.width, bottom, about, *axis, *drawn, class_=f"dots {class_}".strip())
+    return svg.drawing(svg.WIDTH, bottom, about, *axis, *drawn, class_=f"dots {class_}".strip())
 
 
 def dots(frame: svg.Axes, series: int, found: Sequence[tuple[Dot, float]], size: float, class_: str = "fill") -> Markup:

@@ -25,7 +25,18 @@ class Measure:
     percent: bool = False
     """Shown times 100."""
 
+    @property
+    def title(self) -> str:
+        """The name in words."""
+        return _TITLES.get(self.name, self.name)
 
+
+_TITLES = {
+    "nll": "NLL", "brier": "Brier score", "ece": "calibration error (ECE)", "auroc_error": "AUROC of errors",
+    "augrc": "risk over answers (AUGRC)", "crps": "CRPS", "mae": "MAE", "rmse": "RMSE", "c_index": "C-index",
+    "interval_coverage": "coverage of intervals", "interval_width": "width of intervals",
+    "interval_low": "lower bound", "integrated_brier": "integrated Brier score", "c_index_uno": "Uno's C-index",
+}  # fmt: skip
 _COVERAGE = Measure("interval_coverage", "interval_coverage", percent=True)
 MEASURES = {
     "classes": (

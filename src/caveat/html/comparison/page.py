@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from ...core.text import duration, megabytes
+from ...core.text import duration, initial, megabytes
 from ...core.text import tick as plain_tick
 from ...files.schema import (
     CURVES,
@@ -52,7 +52,7 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     shared = _shared(list(own.values()))
     charts = []
     for name, each in rows.items() if own else ():
-        of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
+        of = f"{initial(measure.title)} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
         charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals", most[name])))
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
@@ -63,7 +63,7 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         note_below += " A hollow diamond is the paper's result."
     if any(share is not None for share in most.values()):
         without = verdicts.WITHOUT[predicted(record.measures)][0]
-        note_below += f" A dashed line is the {measure.name} of {without}."
+        note_below += f" A dashed line is the {measure.title} of {without}."
     return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
@@ -99,7 +99,7 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
     caption = f"On the seeds and silos that both have. The intervals cover the differences of {corrected} "
     caption += f"simultaneously with 95 %, for {wording.scope(results)}. If one excludes 0, its p-value, corrected for "
     caption += f"{corrected}, is below {wording.LEVEL:g}: the mark is colored and the p-value dark."
-    about = f"Differences in {measure.name} between methods, pairs: {{}}, with simultaneous 95 % intervals"
+    about = f"Differences in {measure.title} between methods, pairs: {{}}, with simultaneous 95 % intervals"
     return [
         Chart(wording.header(measure), forest(part, measure, about.format(len(part))), caption)
         for part in parts
@@ -122,18 +122,18 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
 
     order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
     shown = sorted(sorted(places, key=spread)[:_MOST_SILOS], key=lambda p: (order[domains.get(p, "")], places.index(p)))
-    told = f"{measure.name.capitalize()} of {len(methods)} methods at {len(shown)} silos, less that of {reference}"
+    told = f"{initial(measure.title)} of {len(methods)} methods at {len(shown)} silos, less that of {reference}"
     drawn = silo_map(shown, methods, reference, measure, told)
     if drawn is None:
         return None
     of = (
         f"the {len(shown)} of {len(places)} silos on which methods differ most" if len(shown) < len(places) else "silos"
     )
-    caption = f"{wording.header(measure).capitalize()} at {of}, mean over seeds: {reference} in its first column, then "
+    caption = f"{initial(wording.header(measure))} at {of}, mean over seeds: {reference} in its first column, then "
     caption += f"each method less {reference}"
     caption += ", blue if it is better and red if it is worse" if measure.higher is not None else ""
     caption += ". Single cells are not tested."
-    return Chart(f"{wording.header(measure).capitalize()} by silo", drawn, caption)
+    return Chart(f"{initial(wording.header(measure))} by silo", drawn, caption)
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:
@@ -170,7 +170,7 @@ def cost_plane(record: Comparison, setting: Setting) -> Chart | None:
             note = f"{row.name}: {wording.figure(first, y.value)} {first.name}, {cost:.4g} {axis}"
             places.append(Place(row.name, record.series[row.name], Dot(cost), y, note))
     axes = (axis, wording.directed(wording.header(first), first))
-    title = f"{first.name.capitalize()} against {axis}"
+    title = f"{initial(first.title)} against {axis}"
     drawn = plane(places, axes, (wording.setting_value, partial(wording.tick, first)), title)
     caption = "Lines are 95 % intervals; costs are means over seeds, on the machine that ran them."
     return None if drawn is None else Chart(title, drawn, caption)
@@ -232,7 +232,7 @@ def render(record: Comparison) -> str:
         ],
         verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],
         settings=_settings(record),
-        headlines=[(m.name, *headline(record, m)) for m in record.measures],
+        headlines=[(m, *headline(record, m)) for m in record.measures],
         wholes=wholes,
         contrast_table=contrast_table(record),
         parts=parts,

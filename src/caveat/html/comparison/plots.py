@@ -16,7 +16,7 @@ from .wording import LEVEL, bracketed, directed, dot, few, figure, known, signed
 
 BySilo = Mapping[str, IntervalRecord]
 """By silo."""
-_SIDE = 21
+_SIDE = 18
 """Maximum number of letters of each name of a pair."""
 
 
@@ -57,7 +57,7 @@ def method_plot(
         rule = svg.line((x, rows.frame.top), (x, rows.frame.bottom), "event")
         name = "most frequent class" if measure.figure == "accuracy" else "no inputs"
         drawn.append(svg.group(f"{name}: {with_unit(measure, most)}", rule))
-    unit = directed(measure.name, measure)
+    unit = directed(measure.title, measure)
     return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), *drawn, class_="measured")
 
 
@@ -82,13 +82,12 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
     a difference are listed with a note."""
     names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
     shown = svg.limits([0.0, *known(pairs)]) or (-1.0, 1.0)
-    width = max(520.0, 320 + 7.0 * max(map(len, names), default=0))
-    rows = lay_out([("", names)], 22, shown, top=34, right=104, most=2 * _SIDE + 3, width=width)
+    rows = lay_out([(name, [""]) for name in names], 22, shown, top=30, right=104)
     frame = rows.frame
     zero = frame.x(0)
     heads = [
         svg.text(frame.right + 46, 12, "points" if measure.percent else "gap", "end", "tick"),
-        svg.text(rows.width, 12, "p", "end", "tick"),
+        svg.text(svg.WIDTH, 12, "p", "end", "tick"),
     ]
     if measure.higher is not None:
         left, right = ("worse", "better") if measure.higher else ("better", "worse")

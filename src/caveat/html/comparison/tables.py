@@ -79,7 +79,8 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
     for row in record.rows:
         found = record.result(row, setting, measure)
         cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
-    return column(wording.header(measure) + _ARROWS[measure.higher], cells)
+    of = "of all inputs together, mean over seeds" if measure.path else "mean over silos and seeds"
+    return column(wording.header(measure) + _ARROWS[measure.higher], cells, of)
 
 
 def _forest(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
@@ -121,7 +122,7 @@ def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
 
 
 def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
-    name, results = measure.name, [record.result(row, setting, measure) for row in record.rows]
+    name, results = measure.title, [record.result(row, setting, measure) for row in record.rows]
     worst, ranks = [wording.figure(measure, one.worst) for one in results], [decimal(one.rank, 1) for one in results]
     about_rank = f"mean rank by {name} among the methods, over seeds and silos; 1 is best"
     return [
@@ -152,9 +153,9 @@ def place_table(
         each = [of.get(place, IntervalRecord()) for place in places]
         columns.append(column(found.row, (_mean(measure, value) for value in each)))
         shown += each
-    return (
-        table(columns, f"{measure.name} by {caption}, {wording.interval_caption(shown)}.") if len(columns) > 1 else None
-    )
+    if len(columns) < 2:
+        return None
+    return table(columns, f"{measure.title} by {caption}, {wording.interval_caption(shown)}.")
 
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
@@ -168,7 +169,7 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         column("p", (probability(pair.p) for pair in pairs), "for this pair alone"),
         column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
-    about = f"Differences in {measure.name}, first minus second, on seeds and silos that both have; intervals and "
+    about = f"Differences in {measure.title}, first minus second, on seeds and silos that both have; intervals and "
     return table(columns, f"{about}p-values are for {wording.scope(results)}.")
 
 

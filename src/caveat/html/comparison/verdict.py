@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import duration, equation, joined, listed, megabytes, percent, plural, seeds_option
+from ...core.text import duration, equation, initial, joined, listed, megabytes, percent, plural, seeds_option
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail, student_quantile
@@ -75,7 +75,8 @@ def _at_common_round(record: Comparison, setting: Setting) -> str:
     where = f"At equal budgets (round {last}, the last common one),"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
     if best - other < _LEVEL:
-        return f"{where} {first} and {second} are equal on validation data ({percent(best)}{behind})."
+        same = f"{where} {first} and {second} have the same accuracy on validation data"
+        return f"{same} ({percent(best)}{behind}): which is better is not decided."
     return (
         f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
         f"({percent(best)}, {second} {percent(other)}{behind})."
@@ -94,20 +95,20 @@ def verdict(record: Comparison, setting: Setting) -> str:
     if not order:
         return "No method has a result yet."
     if len(order) == 1:
-        return f"Only {order[0].row} has a result: {measure.name} {_with_interval(measure, order[0])}."
+        return f"Only {order[0].row} has a result: {measure.title} {_with_interval(measure, order[0])}."
     if measure.higher is None:
         return (
-            f"{measure.name.capitalize()} ranges from {_with_interval(measure, order[-1])} with {order[-1].row} "
+            f"{initial(measure.title)} ranges from {_with_interval(measure, order[-1])} with {order[-1].row} "
             f"to {_with_interval(measure, order[0])} with {order[0].row}."
         )
     first, second = order[:2]
     missed, most = unlearned(record, setting), beside(record, setting, judged(record))
     without, short = WITHOUT[predicted(record.measures)]
     if first.row in missed:
-        which = "No method" if len(missed) == len(order) else f"{first.row}, which has the best mean {measure.name},"
+        which = "No method" if len(missed) == len(order) else f"{first.row}, which has the best mean {measure.title},"
         return (
             f"{which} is {'not ' * (len(missed) < len(order))}shown to be better than {without} "
-            f"({most}): {first.row} has {measure.name} "
+            f"({most}): {first.row} has {measure.title} "
             f"{_with_interval(measure, first)}. Differences between models that may not have learned do not rank "
             "methods."
         )
@@ -117,10 +118,11 @@ def verdict(record: Comparison, setting: Setting) -> str:
     if unequal_budgets(record, setting):
         lead = _lead(first.row, second.row, pair, measure) if pair and pair.mean is not None else ""
         after = against(record, setting, first.row, second.row)
+        lead = lead.replace("It is", "it is") if after else lead
         return f"{_at_common_round(record, setting)} {after}{lead} This does not rank methods, whose budgets differ."
     if pair is None or pair.mean is None:
         return (
-            f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
+            f"{first.row} has the best mean, {measure.title} {_with_interval(measure, first)}, then {second.row} with "
             f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
@@ -157,7 +159,7 @@ def beside(record: Comparison, setting: Setting, measure: Measure | None) -> str
     found = baseline(record, setting, measure)
     if measure is None or found is None:
         return ""
-    return percent(found) if measure.percent else f"{measure.name} {figure(measure, found)}"
+    return percent(found) if measure.percent else f"{measure.title} {figure(measure, found)}"
 
 
 def unlearned(record: Comparison, setting: Setting) -> list[str]:
@@ -286,7 +288,7 @@ def leaders(record: Comparison) -> str:
         return ""
     counts = sorted(((first.count(row.name), row.name) for row in record.rows), key=lambda one: -one[0])
     led = [f"{name} in {count}" for count, name in counts if count]
-    return f"Best mean {measure.name}: {', '.join(led)} of {len(first)} settings."
+    return f"Best mean {measure.title}: {', '.join(led)} of {len(first)} settings."
 
 
 def state(record: Comparison) -> tuple[str, str]:
@@ -342,18 +344,17 @@ def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:
 def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measure) -> str:
     if gap.mean is None:
         raise ValueError(f"no difference between {first} and {second} is known")
-    unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
-    bounds = interval(measure, gap)
-    if figure(measure, gap.mean) == figure(measure, 0.0):
-        between = f" (simultaneous 95 % interval of their difference {bounds})" if bounds else ""
-        return f"{first} and {second} are equal in {measure.name}{between}."
-    size = f"{figure(measure, abs(gap.mean))}{unit}"
+    unit = f" points of {measure.title}" if measure.percent else f" in {measure.title}"
+    same = figure(measure, gap.mean) == figure(measure, 0.0)
+    size = ("less than " + ("0.1" if measure.percent else "0.001") if same else figure(measure, abs(gap.mean))) + unit
+    ahead, bounds = first if gap.mean >= 0 else second, interval(measure, gap if gap.mean >= 0 else _turned(gap))
+    between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
+    known = gap.low is not None and gap.low > 0 if gap.p_adjusted is None else gap.p_adjusted < LEVEL
+    if not known:
+        return f"It is not decided whether {first} or {second} is better: {size} in favor of {ahead}{between}."
     if gap.mean < 0:
         # If runs failed, the means are over different seeds, and pairs may contradict them.
         return f"{first} has the better mean, but is behind {second} by {size} on their common seeds."
-    between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
-    if gap.p_adjusted is not None and gap.p_adjusted >= LEVEL:
-        return f"{first} and {second} do not differ measurably: {size} in favor of {first}{between}."
     return f"{first} is ahead of {second} by {size}{between}."
 
 

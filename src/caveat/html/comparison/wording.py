@@ -86,7 +86,7 @@ def known(values: Iterable[schema.IntervalRecord]) -> list[float]:
 
 
 def header(measure: Measure) -> str:
-    return f"{measure.name}, %" if measure.percent else measure.name
+    return f"{measure.title}, %" if measure.percent else measure.title
 
 
 def better(measure: Measure) -> str:

@@ -6,7 +6,7 @@ Metrics by subgroup show whether guarantees hold and predictions are calibrated 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.text import decimal, joined, percent
+from ...core.text import decimal, initial, joined, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, GuaranteeRecord, Metrics, SiloRecord, Stream, SubgroupRecord, Summary
 from ...uncertainty.statistical_tests import score_interval
@@ -187,7 +187,7 @@ def promise(run: RunFolder) -> Promise | None:
     if run.summary is None or run.summary.guarantee is None:
         return None
     found, own = run.summary.guarantee, _with_promises(run.summary)
-    statement = _unbroken(f"{found.statement[:1].upper()}{found.statement[1:]}.")
+    statement = _unbroken(f"{initial(found.statement)}.")
     streams, trusted = _foreign_table(run.summary, found.risk)
     if own:
         broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
