@@ -305,7 +305,7 @@ def test_foreign_inputs_are_only_blamed_for_more_errors_than_own_ones(tmp_path: 
     del content["guarantee"]
     write_json(folder / "summary.json", content)
     said = headline(read_run(folder))
-    assert "Not reliable on inputs that silos do not know: of ood_global 20.0 % were answered wrongly." in said
+    assert "do not know: of those that no silo knows (ood_global) 20.0 % were answered wrongly." in said
     assert "Of their own inputs 12.1 % were." in said
     assert "ood_local 12.7 %" not in said
 

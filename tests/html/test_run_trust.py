@@ -38,7 +38,7 @@ def lines(found: Trust) -> list[tuple[str, str]]:
     return [(line.kind, Markup(line.text).striptags()) for line in found.lines]
 
 
-def advice(found: Trust, without: str = "Find out") -> str:
+def advice(found: Trust, without: tuple[str, ...] = ("Find out", "Predict new inputs")) -> str:
     return " ".join(text for each in found.advice if not (text := Markup(each).striptags()).startswith(without))
 
 
@@ -126,7 +126,8 @@ def test_foreign_inputs_that_are_answered_have_a_colour_of_their_own_and_are_sai
     folder = decided_run(tmp_path / "run")
     assert lines(told(folder))[0] == (
         "open",
-        "Not reliable on inputs that silos do not know: of ood_local 28.0 % were answered wrongly; of ood_global "
+        "Not reliable on inputs that silos do not know: of those that only other silos know "
+        "(ood_local) 28.0 % were answered wrongly; of those that no silo knows (ood_global) "
         "20.0 % were answered wrongly. Of their own inputs 4.5 % were.",
     )
     page = render(read_run(folder))
@@ -147,7 +148,7 @@ def test_more_than_half_of_a_stream_answered_wrongly_is_bad(tmp_path: Path) -> N
     content["streams"]["ood_global"]["models"]["switch"]["pooled"] = {"accuracy": 0, "coverage": 1.0,
                                                                      "answered_accuracy": 0.0}  # fmt: skip
     write_json(folder / "summary.json", content)
-    assert [kind for kind, text in lines(told(folder)) if "ood_global 100.0 %" in text] == ["bad"]
+    assert [kind for kind, text in lines(told(folder)) if "(ood_global) 100.0 %" in text] == ["bad"]
 
 
 def silo(share: float, n_test: int = 100, n_calibration: int = 99) -> SiloRecord:

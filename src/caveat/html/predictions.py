@@ -150,8 +150,10 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if prediction.typicality is None or not rate:
         lines.append(Statement("open", f"No alarm is possible: {_NO_P_VALUES}."))
     elif alarms := found.alarms:
+        chance = ", more than chance explains" if alarms.unlike else ""
+        chance = ", no more than chance explains" if not chance and alarms.raised > rate * n else chance
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the "
-        told += f"silo's own are expected to{', more than chance explains' * alarms.unlike}."
+        told += f"silo's own are expected to{chance}."
         lines.append(Statement("bad" if alarms.unlike else "good", told))
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
@@ -258,7 +260,9 @@ def _answers(found: PredictedInputs) -> Table | None:
     columns = [
         words("predicted", map(plain, names)),
         column("answered", (count(pairs[name, True]) for name in names)),
-        column("abstained", (count(pairs[name, False]) for name in names), "their label is not to be relied on"),
+        column(
+            "abstained", (count(pairs[name, False] or None) for name in names), "their label is not to be relied on"
+        ),
     ]
     return table(columns, "Inputs by the most probable class.")
 

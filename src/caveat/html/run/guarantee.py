@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...core.text import decimal, initial, joined, percent
 from ...files import RunFolder
-from ...files.schema import INSIDE, GuaranteeRecord, Metrics, SiloRecord, Stream, SubgroupRecord, Summary
+from ...files.schema import INSIDE, NOBODY, GuaranteeRecord, Metrics, SiloRecord, Stream, SubgroupRecord, Summary
 from ...uncertainty.statistical_tests import score_interval
 from ..templates import Cell, Table, column, table, words
 
@@ -100,6 +100,12 @@ def foreign_streams(summary: Summary | None) -> dict[str, Stream]:
     """Return the streams of inputs that silos do not know, without the mixture of both."""
     tested = summary.tested if summary else {}
     return {name: each for name, each in tested.items() if name not in (INSIDE, "mix")}
+
+
+def in_words(stream: str) -> str:
+    """Return who knows the inputs of a stream, and its name."""
+    known = {"ood_local": "those that only other silos know", NOBODY: "those that no silo knows"}.get(stream)
+    return f"{known} ({stream})" if known else stream
 
 
 def foreign(summary: Summary) -> dict[str, Shares]:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from ...core.text import percent, plural, signed, size
+from ...core.text import joined, percent, plural, signed, size
 from ...files import RunFolder
 from ..svg import element
 from .classification import gap_to, one_class
 from .decisions import kinds, shares_text
-from .guarantee import kept, kept_by, promise_clause
+from .guarantee import foreign, in_words, kept, kept_by, promise_clause
 from .rounds import total_time
 
 
@@ -59,15 +59,18 @@ def _answering(run: RunFolder) -> Markup | None:
         return None
     title, inputs = run.title, plural(test.inputs, "test input")
     if not test.answered:
-        return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs) + _without_abstaining(run)
+        return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs)
     found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly").format(
         title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
     )
-    return (
-        found
-        + f"; it abstains from the other {test.inputs - test.answered:,}.{promise_clause(run)}{_ends(run)}"
-        + _without_abstaining(run)
-    )
+    return found + f"; it abstains from the other {test.inputs - test.answered:,}.{promise_clause(run)}{_foreign(run)}"
+
+
+def _foreign(run: RunFolder) -> str:
+    """Return the shares of inputs that silos do not know which are answered wrongly; empty without such inputs."""
+    found = foreign(run.summary) if run.summary else {}
+    texts = [f"of {in_words(name)} {percent(each.wrong)}" for name, each in found.items()]
+    return f" Answered wrongly are, of inputs that its silos do not know, {joined(texts)}." if texts else ""
 
 
 def _ends(run: RunFolder) -> str:
@@ -77,11 +80,9 @@ def _ends(run: RunFolder) -> str:
         return ""
     least, most = (end(found, key=lambda name: found[name].share) for end in (min, max))
     if found[least].share == found[most].share:
-        said = f" Every silo answers {percent(found[least].share)}"
+        said = f"Every silo answers {percent(found[least].share)}"
     else:
-        said = (
-            f" Silos answer between {percent(found[least].share)} ({least}) and {percent(found[most].share)} ({most})"
-        )
+        said = f"Silos answer between {percent(found[least].share)} ({least}) and {percent(found[most].share)} ({most})"
     wrong = {name: each.risk for name, each in found.items() if each.risk}
     if wrong:
         worst = max(wrong, key=lambda name: wrong[name])
@@ -99,7 +100,7 @@ def _without_abstaining(run: RunFolder) -> str:
     silos = models["local"].silos
     both = f" at the {plural(silos, 'silo')} with both models" if silos and silos < len(run.silos) else ""
     return (
-        f" If they answered all inputs, local models would predict {percent(found['local'])} correctly, "
+        f"If silos answered all inputs, local models would predict {percent(found['local'])} correctly, "
         f"the global model {percent(found['global'])}{both}."
     )
 
@@ -107,6 +108,8 @@ def _without_abstaining(run: RunFolder) -> str:
 def _notes(run: RunFolder) -> list[str]:
     notes = list[str]()
     notes += [_compared(run, name, other) for name, other in run.comparable.items()]
+    if _answering(run) is not None:
+        notes.append(" ".join(filter(None, [_ends(run), _without_abstaining(run)])))
     if run.summary and len(kinds(run.summary.decisions or {})) > 1:
         notes.append(f"Decisions about all silos' test inputs: {shares_text(run.summary.decisions or {})}.")
     return notes
@@ -119,9 +122,10 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
         return f"No silo has {run.split} metrics of both {run.title} and {name}."
     direction = "ahead" if gap.value >= 0 else "behind"
     said = f"Compared with {name} ({percent(other.mean.accuracy)}) it is {abs(100 * gap.value):.1f} points {direction}"
+    said += " in mean accuracy over silos"
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
-        said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
+        said += f" (95 % interval {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
     return f"{said}."
 

@@ -19,7 +19,7 @@ from .classification import ALONE, OneClass, baseline, behind_alone, one_class, 
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
 from .decisions import CHOSEN
 from .familiarity import familiarity, promised
-from .guarantee import foreign, foreign_streams, kept, shares_of, worst_at
+from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
 
 
@@ -226,7 +226,7 @@ def _worse(summary: Summary, stream: str, limit: float) -> bool:
 def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
     most = worst_at(summary, stream)
     at = f", most at {most[0]} with {percent(most[1].wrong)}" if most and most[1].wrong > wrong else ""
-    return f"of {stream} {percent(wrong)} were answered wrongly{at}"
+    return f"of {in_words(stream)} {percent(wrong)} were answered wrongly{at}"
 
 
 def _familiar_line(run: RunFolder) -> Statement | None:
@@ -257,14 +257,15 @@ def _advice(run: RunFolder, found: Confidence | None, outside: Statement | None)
     if alone and behind:
         return [alone]
     instead = _global_instead(run)
-    steps = [*_where_not(run), instead, _calibrating(run, found), _not_foreign(run, outside)]
+    foreign_step = _not_foreign(run, outside)
+    steps = [*_where_not(run), instead, _calibrating(run, found), foreign_step]
     steps += [None if instead else _leaving(run), alone]
-    known = [each for each in steps if each]
-    if not known:
-        text = "Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}."
-        check = ", and have a person decide those with an alarm" if familiarity(run) else ""
-        known.append(Markup(text).format(run.path.name, run.silos[0].name if run.silos else "NAME", check))
-    return known[:_MOST_STEPS]
+    no_gain = {name for names in without_gain(run) for name in names}
+    if where := [silo.name for silo in run.silos if silo.name not in no_gain]:
+        text = Markup("Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}.")
+        check = ", and have a person decide those with an alarm" if familiarity(run) and not foreign_step else ""
+        steps.insert(-1, text.format(run.path.name, where[0], check))
+    return [each for each in steps if each][:_MOST_STEPS]
 
 
 def _where_not(run: RunFolder) -> list[Markup]:
