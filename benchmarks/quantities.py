@@ -1,12 +1,13 @@
 """Bars beside a Gaussian head and a squared-error head in the same training loop; numbers of bars; targets that each
 silo standardizes.
 
-Run: CAVEAT_DATA=DIR python benchmarks/quantities.py rates|heads|bars|standardize [DATA,...] [--seeds 0,1,2,3,4]
+Run: CAVEAT_DATA=DIR python benchmarks/quantities.py rates|heads|bars|standardize|methods [DATA,...] [--seeds 0,1,2,3,4]
 
 Every figure is a mean over silos of test inputs, then over seeds. Intervals are those of paired differences over seeds
 (Student's t, 95 %). `rates` prints the validation CRPS (squared: RMSE) of each learning rate on seeds 100 and 101,
 which no table uses; RATES contains the best. `standardize` compares values of `data.standardize_target` on validation
-data of the same two seeds, each with its best learning rate.
+data of the same two seeds, each with its best learning rate. `methods` compares each method with FedAvg with 8 and
+with 64 bars, with the learning rate that is best on validation data of seed 100.
 """
 
 import argparse
@@ -31,6 +32,7 @@ import caveat
 from caveat import data
 from caveat.core import Payload
 from caveat.core.settings import frozen_settings
+from caveat.methods.registry import METHODS
 from caveat.nn.models import ModelSettings
 from caveat.training.fit import Loss
 from caveat.uncertainty import bars
@@ -60,6 +62,9 @@ SOURCES = {
 }
 """Predictions from one training: one pass, with a temperature, 20 passes of MC dropout, and both (the default)."""
 HEADS = ("gaussian", "squared")
+FEW, MANY = "8", "64"
+SGD = {"scaffold": (0.01, 0.03, 0.1, 0.3), "feddc": (0.01, 0.03, 0.1, 0.3)}
+"""Learning rates of the methods that need SGD; the others use Adam."""
 STANDARDIZED = "bars, standardized"
 
 
@@ -124,7 +129,9 @@ def silos(name: str, seed: int, count: int | None = None, standardize: Any = "no
 
 
 @cache
-def figures(name: str, head: str, seed: int, lr: float, split: str = "test") -> dict[str, float]:
+def figures(
+    name: str, head: str, seed: int, lr: float, split: str = "test", method: str = "fedavg"
+) -> dict[str, float]:
     """Train, and return the mean over silos of CRPS, RMSE and MAE on a split."""
     count = 100_000 if head in HEADS else int(head) if head.isdigit() else None
     found = silos(name, seed, count, "silo" if head == STANDARDIZED else "none")
@@ -135,7 +142,8 @@ def figures(name: str, head: str, seed: int, lr: float, split: str = "test") -> 
         kind = Gaussian if head == "gaussian" else Squared
         made: Any = kind(ROUNDS, training, center=float(y.mean()), scale=float(y.std()), numbers=numbers)
     else:
-        made = caveat.FedAvg(ROUNDS, training)
+        training = replace(training, optimizer="sgd") if method in SGD else training
+        made = METHODS[method](rounds=ROUNDS, training=training)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = caveat.run(
@@ -213,7 +221,36 @@ def standardize(names: list[str], seeds: list[int]) -> None:
             print(f"| {name} | {key} | {crps[best]:.2f} | {mae[best]:.2f} | {best:g} |", flush=True)
 
 
-TASKS: dict[str, Callable[[list[str], list[int]], None]] = {"heads": heads, "bars": numbers, "standardize": standardize}
+def methods(names: list[str], seeds: list[int]) -> None:
+    """Print each method's CRPS in percent of FedAvg's, with few and with many bars, and what the latter add."""
+    print("| data | method | learning rate | 8 bars | 64 bars | difference |\n| --- | --- | ---: | ---: | ---: | --- |")
+    for name in names:
+        reference: dict[str, list[float]] = {}
+        for method in ("fedavg", *(each for each in METHODS if each != "fedavg")):
+            try:
+                tried = {
+                    lr: figures(name, "bars", 100, lr, "validation", method)["crps"]
+                    for lr in SGD.get(method, TRIED[1:])
+                }
+                lr = min(tried, key=lambda lr: tried[lr])
+                found = {h: [figures(name, h, s, lr, "test", method)["crps"] for s in seeds] for h in (FEW, MANY)}
+            except caveat.CaveatError as error:
+                print(f"| {name} | {method} | {error} |", flush=True)
+                continue
+            reference = reference or found
+            few, many = ([100 * a / b for a, b in zip(found[h], reference[h], strict=True)] for h in (FEW, MANY))
+            added = [b - a for a, b in zip(few, many, strict=True)]
+            half = float(t.ppf(0.975, len(seeds) - 1)) * stdev(added) / math.sqrt(len(seeds))
+            told = f"{fmean(added):+.1f} ({fmean(added) - half:+.1f} to {fmean(added) + half:+.1f})"
+            print(f"| {name} | {method} | {lr:g} | {fmean(few):.1f} | {fmean(many):.1f} | {told} |", flush=True)
+
+
+TASKS: dict[str, Callable[[list[str], list[int]], None]] = {
+    "heads": heads,
+    "bars": numbers,
+    "standardize": standardize,
+    "methods": methods,
+}
 
 
 def main() -> None:
