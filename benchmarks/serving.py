@@ -33,7 +33,8 @@ import numpy as np
 import caveat
 from caveat.serving import answering, app
 from caveat.serving.answering import read_together
-from caveat.serving.answers import P_VALUES, Given, ServedModel, open_model
+from caveat.serving.answers import Given, ServedModel, open_model
+from caveat.serving.described import P_VALUES
 from caveat.serving.requests import request_of
 
 CLIENTS, SECONDS = 32, 4.0

@@ -116,3 +116,31 @@ def test_hugging_face_reads_the_metadata(finished: tuple[Path, Result], nowhere:
     assert (result["task"]["type"], result["dataset"]["type"]) == ("image-classification", "private")
     assert result["metrics"][0]["type"] == "accuracy"
     assert 0 <= result["metrics"][0]["value"] <= 1
+
+
+def test_the_card_of_a_quantity_has_errors_beside_the_median_of_training(nowhere: Path) -> None:
+    tiny = ["method.name=fedavg", "rounds=2", "uncertainty.mc_samples=2", 'baselines=["local"]']
+    assert caveat("run", "diabetes", *sets(*tiny), "--out", "run").exit_code == 0
+    summary = json.loads((nowhere / "run" / "summary.json").read_text())
+    record, name = summary["silos"][0], summary["silos"][0]["name"]
+    test, n = record["test"], record["n_test"]
+    found = json.loads(caveat("card", "run", "--silo", name, "--format", "json").stdout)
+    figures, label = found["figures"], "mean absolute error of medians"
+    assert figures[label]["value"] == test["mae"]
+    assert figures[f"{label}, without inputs (the median of all training targets)"]["value"] == test["reference_mae"]
+    assert figures[f"{label}, mean over silos"]["value"] == pytest.approx(summary["mean"]["mae"])
+    assert f"{label}, training alone" in figures
+    covered = figures["share of intervals with the true value"]
+    assert covered["value"] == pytest.approx(test["interval_coverage"])
+    assert covered["of"] == n
+    assert covered["interval_95"][0] < covered["value"]
+    assert not set(figures) & set(figures["other"])
+    assert found["model"]["predicts"] == "quantity"
+    text = caveat("card", "run", "--silo", name).stdout
+    assert f"| {label} | {test['mae']:.4g} |" in text
+    assert "    - type: mae\n" in text
+    assert "class" not in text.split("## Limits")[0].replace("classification", "")
+    root = ElementTree.fromstring(caveat("card", "run", "--silo", name, "--format", "chai").stdout)
+    assert json.dumps(children(root)) == json.dumps(CHAI)
+    texts = [each.text or "" for each in root.iter()]
+    assert any("It predicts a quantity" in each for each in texts)

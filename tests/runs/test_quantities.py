@@ -280,10 +280,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     found = call.invoke(app, ["evaluate", str(out), str(paths[0]), "--silo", "north", "--target", "days"])
     assert found.exit_code == 0, found.output
     assert json.loads(found.output)["mae"] > 0
-    for refused in (
-        ["join", str(out), f"csv:{paths[0]}"],
-        ["card", str(out), "--silo", "north"],
-    ):
+    for refused in (["join", str(out), f"csv:{paths[0]}"],):
         answer = call.invoke(app, refused)
         assert answer.exit_code != 0
         assert "quantity" in answer.output

@@ -274,10 +274,16 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     wrong.write_text(paths[0].read_text().replace(",0\n", ",lost\n", 1))
     surveyed = call.invoke(app, ["data", str(wrong), "--target", "days", "--set", keys[0], "--set", keys[1]])
     assert "'lost', expected 1 or 0 (censored)" in " ".join(surveyed.output.split())
-    for refused in (["ood", str(out)], ["card", str(out), "--silo", "north"]):
-        answer = call.invoke(app, refused)
-        assert answer.exit_code != 0
-        assert "time" in answer.output
+    card = call.invoke(app, ["card", str(out), "--silo", "north", "--format", "json"])
+    assert card.exit_code == 0, card.output
+    figures = json.loads(card.output)["figures"]
+    record = next(each for each in json.loads((out / "summary.json").read_text())["silos"] if each["name"] == "north")
+    assert figures["integrated Brier score"]["value"] == record["test"]["integrated_brier"]
+    curve = figures["integrated Brier score, without inputs (the Kaplan-Meier curve of all training targets)"]
+    assert curve["value"] == record["test"]["reference_integrated_brier"]
+    answer = call.invoke(app, ["ood", str(out)])
+    assert answer.exit_code != 0
+    assert "time" in answer.output
 
 
 @pytest.mark.long

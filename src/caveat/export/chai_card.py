@@ -41,7 +41,9 @@ def _add(parent: ElementTree.Element, values: Tree) -> None:
 
 def _elements(found: Tree) -> Tree:
     model, said, data = found["model"], found["stated"], found["data"]
-    classes, groups = ", ".join(map(plain, model["classes"])), found["groups"]
+    groups, predicted, answers, goal = found["groups"], _predicted(model), "labels are correct", "the majority class"
+    if "classes" not in model:
+        answers, goal = "values are near the true ones", "predictions without inputs"
     return {
         "BasicInfo": {
             "ModelName": title(model), "ModelDeveloper": said["developer"], "DeveloperContact": said["contact"],
@@ -52,7 +54,7 @@ def _elements(found: Tree) -> Tree:
         },
         "ModelSummary": {
             "Summary": f"The model of silo {plain(model['silo'])} from federated training ({model['method']}) over "
-            f"{data['silos']} silos that share no data. It predicts one of the classes {classes}, reports its "
+            f"{data['silos']} silos that share no data. It predicts {predicted}, reports its "
             "uncertainty, and abstains from inputs on which it should not be trusted.",
             "Keywords": {"Keyword": ["federated learning", "uncertainty quantification", model["task"]]},
         },
@@ -70,8 +72,8 @@ def _elements(found: Tree) -> Tree:
         },
         "TrustIngredients": {
             "AISystemFacts": {
-                "OutcomesAndOutputs": f"One of the classes {classes}, with a probability each, uncertainties, p-values "
-                "and a decision: " + "; ".join(DECISIONS.values()),
+                "OutcomesAndOutputs": f"{predicted[0].upper()}{predicted[1:]}, uncertainties, p-values and a decision: "
+                 + "; ".join(DECISIONS.values()),
                 "ModelType": f"{model['method']}, {found['training']['model'].get('name', BLANK)}",
                 "InputDataSource": said["data_source"], "OutputAndInputDataTypes": _lines(data["inputs"]),
                 "DevelopmentDataCharacterization": _lines(_development(data)),
@@ -84,10 +86,10 @@ def _elements(found: Tree) -> Tree:
         },
         "KeyMetrics": {
             "UsefulnessUsabilityEfficacy": _metrics(
-                "Whether labels are correct, beside the majority class and training alone", _results(found["figures"])
+                f"Whether {answers}, beside {goal} and training alone", _results(found["figures"])
             ),
             "FairnessEquity": _metrics(
-                "Whether labels are correct for each group of people", _of_groups(groups),
+                f"Whether {answers} for each group of people", _of_groups(groups),
                 "all silos' test inputs of a group together", groups,
             ),
             "SafetyReliability": _metrics(
@@ -101,6 +103,18 @@ def _elements(found: Tree) -> Tree:
         "Bibliography": f"caveat {model['caveat']}; SHA-256 of the model {model['sha256']}, of the run "
         f"{model['run_sha256']}",
     }  # fmt: skip
+
+
+def _predicted(model: Tree) -> str:
+    """Return what is predicted."""
+    if "classes" in model:
+        return f"one of the classes {', '.join(map(plain, model['classes']))}, with a probability each"
+    name = f" ({plain(model['target'])})" if model["target"] else ""
+    return (
+        f"a time to an event{name}, with a lower bound"
+        if model["predicts"] == "time"
+        else (f"a quantity{name}, with an interval")
+    )
 
 
 def _lines(texts: Sequence[str] | Iterator[str]) -> str:
@@ -151,6 +165,8 @@ def _result(label: str, value: Tree) -> dict[str, Any]:
 
 
 def _ranged(label: str, found: Tree) -> dict[str, Any]:
+    if not found.get("share", True):
+        return _result(label, {"kind": "single", "value": found["value"]})
     value = 100 * found["value"]
     if found.get("interval_95") is None:
         return _result(label, {"kind": "single", "value": value, "unit": "%"})
@@ -168,8 +184,8 @@ def _of_groups(groups: Sequence[Tree]) -> list[Tree]:
     return [
         _ranged(f"{name}, {plain(each['group'])} ({each[name]['of']} inputs)", each[name])
         for each in groups
-        for name in ("accuracy", "answered", "accuracy of answers")
-        if each.get(name)
+        for name in each
+        if name != "group"
     ]
 
 

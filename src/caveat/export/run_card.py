@@ -15,16 +15,16 @@ from typing import Any
 from .._version import __version__
 from ..core import ConfigurationError, SiloId
 from ..core.errors import one_of
-from ..core.quantity import check_classes_only
 from ..core.text import percent, plain, without_folders
-from ..files import read_run, sum_of
+from ..files import RunFolder, read_run, sum_of
 from ..files.schema import SiloRecord, Summary
 from ..html.run.classification import ALONE, Judged, judged, judged_together
 from ..html.run.guarantee import alone
+from ..html.run.quantity import is_time
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run
 from ..uncertainty.statistical_tests import wilson
-from .model_card import DECISIONS, FIGURES, LIMITS, TASKS, described_inputs, measured, promises, recorded
+from .model_card import DECISIONS, FIGURES, LIMITS, described_inputs, measured, promises, recorded, task
 from .predictor import RawInputs, outputs
 
 STATED = {
@@ -45,8 +45,8 @@ NOTICED = (
     "columns of a batch in another unit, from five rows on",
 )
 UNNOTICED = (
-    "wrong labels, and inputs that look like the silo's own but belong to another class",
-    "changes of the relation between inputs and classes, unless labels come back (`caveat watch --target`)",
+    "wrong labels, and inputs that look like the silo's own but have another outcome",
+    "changes of the relation between inputs and outcomes, unless outcomes come back (`caveat watch --target`)",
     "whether an abstention is acted on",
 )
 
@@ -70,33 +70,37 @@ def stated(path: Path | None) -> dict[str, str]:
 
 def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]:
     """Return the card as JSON values. Raises ConfigurationError for an unknown silo, and what `stated` raises."""
-    check_classes_only(run.preparation.target, "caveat card")
     names = run.preparation.names
     if silo not in names:
         raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
-    folder, raw = read_run(run.folder), RawInputs(run.preparation, silo)
+    folder, raw, target = read_run(run.folder), RawInputs(run.preparation, silo), run.preparation.target
     summary, record = recorded(run.experiment, silo)
     record = record or SiloRecord(name=silo)
+    figures = (_figures if target is None else _errors)(folder, silo)
     trial = run.experiment.predictor(silo)(raw.prepared(raw.batch(1)))
     sizes = {part: getattr(record, f"n_{part}") for part in ("train", "validation", "calibration", "test")}
     return {
         "model": {
-            "method": summary.method, "silo": silo, "classes": list(run.preparation.classes), "caveat": __version__,
-            "task": TASKS[raw.kind], "sha256": str(sum_of(run.folder / MODEL).sha256),
+            "method": summary.method, "silo": silo, "caveat": __version__,
+            **({"classes": list(run.preparation.classes)} if target is None else
+               {"predicts": target.predicts, "target": target.name}),
+            "task": task(raw), "sha256": str(sum_of(run.folder / MODEL).sha256),
             "run_sha256": str(sum_of(run.folder / "summary.json").sha256),
         },
         "stated": stated(card),
         "data": {
             "source": without_folders(folder.source or "in memory"), "silos": len(names),
             "rows": {part: n for part, n in sizes.items() if n is not None},
-            "training_rows_by_class": dict(zip(run.preparation.classes, record.class_counts or [], strict=False)),
+            "training_rows_by_class": {} if target is not None else
+            dict(zip(run.preparation.classes, record.class_counts or [], strict=False)),
             "inputs": list(described_inputs(raw)),
         },
         "training": {
             "rounds": summary.rounds_run, "seed": summary.seed, "model": dict(folder.section("model")),
             "settings": dict(folder.section("training")), "uncertainty": dict(folder.section("uncertainty")),
         },
-        "figures": {**_figures(folder, silo), "other": {FIGURES[k]: v for k, v in measured(record).items()}},
+        "figures": {**figures, "other": {FIGURES[k]: v for k, v in measured(record).items() if FIGURES[k] not in figures
+                                         and not k.startswith("reference")}},
         "groups": list(_groups(summary)),
         "promises": list(promises(run.experiment, silo, tuple(outputs(trial)), exported=False)),
         "warnings": [each.sentences for each in summary.warnings if silo in (each.silos or [silo])],
@@ -110,7 +114,35 @@ def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _figures(folder: Any, silo: SiloId) -> dict[str, Any]:
+def _errors(folder: RunFolder, silo: SiloId) -> dict[str, Any]:
+    """Return the errors of a quantity or a time, beside those without inputs, of training alone and of all silos, and
+    the coverage of intervals."""
+    record = next((each for each in folder.summary.silos if each.name == silo), None) if folder.summary else None
+    if record is None:
+        return {}
+    test, n, local = record.test, record.n_test or 0, folder.baselines.get(ALONE)
+    alone = next((each.test for each in local.silos if each.name == silo), None) if local is not None else None
+    found: dict[str, Any] = {}
+    for name in ("c_index", "integrated_brier") if is_time(folder) else ("mae", "crps"):
+        label, known = FIGURES[name], f"reference_{name}"
+        found[label] = _single(getattr(test, name), n)
+        if known in FIGURES:
+            without = FIGURES[known].removeprefix("the same of ")
+            found[f"{label}, without inputs ({without})"] = _single(getattr(test, known), n)
+        found[f"{label}, training alone"] = None if alone is None else _single(getattr(alone, name), n)
+        found[f"{label}, mean over silos"] = _single(getattr(folder.mean, name))
+    if (covered := test.interval_coverage) is not None:
+        found[FIGURES["interval_coverage"]] = _share(round(covered * n), n)
+    found[FIGURES["interval_width"]] = _single(test.interval_width, n)
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _single(value: float | None, count: int = 0) -> dict[str, Any] | None:
+    """Return a figure that is no share and has no interval."""
+    return None if value is None else {"value": value, "of": count or None, "share": False}
+
+
+def _figures(folder: RunFolder, silo: SiloId) -> dict[str, Any]:
     """Return accuracies with their intervals, beside the majority class, training alone and all silos."""
     own, local = _judged(folder, silo), folder.baselines.get(ALONE)
     found = {"accuracy": _ranged(own), "training alone": None if local is None else _ranged(_judged(local, silo))}
@@ -122,7 +154,7 @@ def _figures(folder: Any, silo: SiloId) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _judged(folder: Any, silo: SiloId) -> Judged | None:
+def _judged(folder: RunFolder, silo: SiloId) -> Judged | None:
     pairs = zip(folder.silos, judged(folder), strict=True)
     return next((each for known, each in pairs if known.name == silo), None)
 
@@ -137,7 +169,11 @@ def _ranged(of: Judged | None, name: str = "accuracy") -> dict[str, Any] | None:
 def _groups(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the figures of each group of people (`data.subgroups`), over the test inputs of all silos."""
     for each in summary.subgroups:
-        kept, right = alone(each, each.examples), round((each.accuracy or 0.0) * each.examples)
+        if each.mae is not None:
+            yield {"group": each.name, FIGURES["mae"]: _single(each.mae, each.examples)}
+        if each.accuracy is None:
+            continue
+        kept, right = alone(each, each.examples), round(each.accuracy * each.examples)
         found = {"group": each.name, "accuracy": _share(right, each.examples)}
         if kept is not None and each.coverage is not None:
             found["answered"] = _share(kept.answered, each.examples)
@@ -183,12 +219,14 @@ def _head(found: Mapping[str, Any], title: str) -> Iterator[str]:
         known = re.fullmatch(r"[a-z0-9][a-z0-9.-]*", licence)  # the form of the identifiers of Hugging Face
         yield f"license: {json.dumps(licence if known else 'other')}"
         yield from () if known else (f"license_name: {json.dumps(licence)}",)
-    if (accuracy := found["figures"].get("accuracy")) is not None:
+    names = {"accuracy": "accuracy", "mae": FIGURES["mae"], "c_index": FIGURES["c_index"]}
+    metric = next((name for name, label in names.items() if label in found["figures"]), None)
+    if metric is not None:
         task = found["model"]["task"]
         yield from ("model-index:", f"- name: {json.dumps(title)}", "  results:", "  - task:", f"      type: {task}")
         yield from ("    dataset:", f"      name: {json.dumps('test split of silo ' + found['model']['silo'])}")
-        yield from ("      type: private", "    metrics:", "    - type: accuracy")
-        yield f"      value: {accuracy['value']:.6g}"
+        yield from ("      type: private", "    metrics:", f"    - type: {metric}")
+        yield f"      value: {found['figures'][names[metric]]['value']:.6g}"
     yield "---"
 
 
@@ -223,7 +261,8 @@ def _group_table(groups: Any) -> Iterator[str]:
 def _row(name: str, found: Mapping[str, Any]) -> str:
     low_high = found.get("interval_95")
     interval = f"{percent(low_high[0])} to {percent(low_high[1])}" if low_high else ""
-    return f"| {name} | {percent(found['value'])} | {interval} | {found['of'] or ''} |"
+    value = percent(found["value"]) if found.get("share", True) else f"{found['value']:.4g}"
+    return f"| {name} | {value} | {interval} | {found['of'] or ''} |"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
