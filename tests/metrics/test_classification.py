@@ -25,7 +25,7 @@ from caveat.metrics import errors, measure, merge, ood_detection, risk_coverage
 from caveat.metrics.sums import bins_of, edges
 from caveat.uncertainty import histograms
 
-TOLERATED = 0.002
+TOLERATED = 0.007
 """How far figures may be from those of exact scores."""
 
 
@@ -177,7 +177,7 @@ def test_too_many_classes_have_no_sums() -> None:
     assert metrics.class_sums(predicted(probs), y) == {}
 
 
-@pytest.mark.parametrize(("classes", "kilobytes"), [(2, 66), (10, 328), (100, 1128)])
+@pytest.mark.parametrize(("classes", "kilobytes"), [(2, 16), (10, 83), (100, 342)])
 def test_sums_are_as_large_as_documented(classes: int, kilobytes: int) -> None:
     probs, y = several(classes, 1.0, n=20)
     size = sum(tensor.nbytes for tensor in metrics.class_sums(predicted(probs), y).values())

@@ -107,7 +107,7 @@ def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
 
 
 def _histograms(sums: Tensors, score: str) -> Counts:
-    """Return (2, 4096): the histograms of the correct and the wrong answers."""
+    """Return (2, B): the histograms of the correct and the wrong answers."""
     if f"score.{score}" not in sums:
         known = sorted(name.removeprefix("score.") for name in sums if name.startswith("score."))
         raise ValueError(f"score {score!r} was not measured; there are: {', '.join(known)}")

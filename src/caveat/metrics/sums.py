@@ -28,8 +28,8 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
     bins of `calibration_sums` are summed. Sums over all N inputs: examples, correct, entropies (nats), the counts of
     each decision and quadrant, how many were answered and how many of the answers were correct; for predictions with
     sets the sums of `_sets`, and with alarms how many inputs were called `unfamiliar`, `novel` and `unsure`. Unless
-    `scores` is false, every score of the prediction has `score.NAME`, (2, 4096): its `uncertainty.histograms` for
-    correct and for wrong predictions.
+    `scores` is false, every score of the prediction has `score.NAME`, (2, B): its counts in the bins of
+    `uncertainty.histograms.measured_edges`, for correct and for wrong predictions.
 
     For a quantity, y has its values, and `quantity_sums` replace the labels' sums; scores are not split by errors.
     """
@@ -74,14 +74,12 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
 
 
 def _scores(prediction: Prediction, correct: Tensor) -> Tensors:
-    """Return the histograms (2, 4096) of each score for correct and for wrong predictions."""
-    classes = prediction.probs.shape[1]
-    return {
-        f"score.{name}": torch.stack(
-            [histograms.histogram(name, values[rows], classes) for rows in (correct, ~correct)]
-        )
-        for name, values in prediction.scores.items()
-    }
+    """Return the histograms (2, B) of each score for correct and for wrong predictions."""
+    classes, found = prediction.probs.shape[1], dict[str, Tensor]()
+    for name, values in prediction.scores.items():
+        counts = torch.stack([histograms.histogram(name, values[rows], classes) for rows in (correct, ~correct)])
+        found[f"score.{name}"] = histograms.coarser(counts, histograms.measured_bins(name))
+    return found
 
 
 def _alarms(prediction: Prediction) -> Tensors:
@@ -152,13 +150,13 @@ def merge(parts: Iterable[Tensors]) -> Tensors:
 
 MOST_CLASSES = 100
 """Models with more classes have no class sums, which grow with the number of classes, or with its square."""
-BINS_OF_TWO, BINS_OF_MORE, BINS_IN_ALL = 8192, 4096, 131_072
+BINS_OF_TWO, BINS_OF_MORE, BINS_IN_ALL = 2048, 1024, 32_768
 """Number of bins of the histogram for two classes, of one for several classes, and the maximum of all of the latter
 together."""
 
 
 def bins_of(classes: int) -> int:
-    """Return the number of bins: 8,192 for two classes, 4,096 for up to 32, then fewer, 1,310 for 100."""
+    """Return the number of bins: 2,048 for two classes, 1,024 for up to 32, then fewer, 327 for 100."""
     return BINS_OF_TWO if classes == 2 else min(BINS_OF_MORE, BINS_IN_ALL // classes)
 
 
@@ -167,10 +165,10 @@ def edges(classes: int) -> Tensor:
     """Return (B + 1,) float64: the edges of the bins of log-odds, ascending.
 
     A bin includes its upper edge but not its lower one; the outermost edges are infinite. For two classes, edges are
-    symmetric about 0, where bins are 2.9e-6 wide; elsewhere they are .29 % of their distance from 0 wide, up to 60. For
+    symmetric about 0, where bins are 1.2e-5 wide; elsewhere they are 1.2 % of their distance from 0 wide, up to 60. For
     more classes, a quarter of them is below -ln(C - 1), where almost all inputs belong to other classes, so precision
-    is hardly affected; above, bins are .3 % of their distance from there wide (with up to 32 classes), and 3e-5 next to
-    it.
+    is hardly affected; above, bins are 1.2 % of their distance from there wide (with up to 32 classes), and 1.2e-4 next
+    to it.
     """
     count = bins_of(classes)
     below, unit, farthest = (count // 2, 1e-3, 60.0) if classes == 2 else (count // 4, 1e-2, 45.0)

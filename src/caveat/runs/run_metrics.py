@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,7 +116,8 @@ def _model(name: str, compared: BySilo, each: BySilo) -> schema.ModelRecord:
 
 def _coarse(histogram: Tensor) -> schema.Histogram:
     """Return a histogram of log-evidence, in steps of some nats."""
-    middle = -(histograms.edges("log_evidence")[:-1] + histograms.edges("log_evidence")[1:]) / 2
+    edges = histograms.measured_edges("log_evidence")
+    middle = -(edges[:-1] + edges[1:]) / 2
     found = [(value, count) for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True)
              if count and abs(value) < math.inf]  # fmt: skip
     values = [value for value, _ in found] or [0.0]
@@ -133,18 +135,20 @@ _ENTROPIES = 20
 
 
 def _uncertainty(sums: Tensors) -> dict[str, schema.Histogram]:
-    """Return the entropy of right and of wrong predictions; empty for a quantity."""
+    """Return the entropy of right and of wrong predictions, as if evenly spread within the bins in which silos count;
+    empty for a quantity."""
     if "crps" in sums:
         return {}
     classes = len(sums["class_bin_count"])
-    edges, step = histograms.edges("total", classes), math.log(max(classes, 2)) / _ENTROPIES
-    places = (edges[1:].clamp(max=_ENTROPIES * step) / step - 1e-6).long()
-    counts = sums["score.total"].new_zeros(2, _ENTROPIES).index_add(1, places, sums["score.total"]).tolist()
+    step = math.log(max(classes, 2)) / _ENTROPIES
+    edges = histograms.measured_edges("total", classes).clamp(0, _ENTROPIES * step).numpy()
     starts = [i * step for i in range(_ENTROPIES)]
-    return {
-        kind: schema.Histogram.model_validate({"from": starts, "count": count, "step": step})
-        for kind, count in zip(("right", "wrong"), counts, strict=True)
-    }
+    found = {}
+    for kind, counts in zip(("right", "wrong"), sums["score.total"].numpy(), strict=True):
+        below = np.interp(starts, edges, np.concatenate([[0.0], counts.cumsum()]))
+        count = np.diff(below, append=counts.sum()).tolist()
+        found[kind] = schema.Histogram.model_validate({"from": starts, "count": count, "step": step})
+    return found
 
 
 def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, schema.SeparationOverSilos]]:

@@ -301,7 +301,7 @@ def entropy_error(sums: Tensors) -> float | None:
     for a quantity."""
     if "crps" in sums:
         return None
-    counts, edges = sums["score.total"].sum(0), histograms.edges("total", len(sums["class_bin_count"]))
+    counts, edges = sums["score.total"].sum(0), histograms.measured_edges("total", len(sums["class_bin_count"]))
     n = float(counts.sum())
     if n < 2:
         return None

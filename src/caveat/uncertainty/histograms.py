@@ -117,6 +117,25 @@ def _asinh(unit: float, most: float, count: int) -> Tensor:
     return unit * torch.sinh(torch.arange(-count, count + 1, dtype=torch.float64) * (math.asinh(most / unit) / count))
 
 
+def measured_bins(name: str) -> int:
+    """Return the number of bins in which silos count a score of test inputs, for figures about its order.
+
+    Fewer bins tell less about single inputs, and move figures by less than their standard errors
+    (`benchmarks/coarse_bins.py`). Log-evidence has most, since hundreds of nats may differ by a few.
+    """
+    return BINS // (2 if name in EVIDENCE else 4 if name == "total" else 8)
+
+
+def measured_edges(name: str, classes: int | None = None) -> Tensor:
+    """Return the ascending edges of these bins, float64."""
+    return edges(name, classes)[:: BINS // measured_bins(name)]
+
+
+def coarser(counts: Tensor, count: int) -> Tensor:
+    """Return (..., count): the counts (..., 4096) of a histogram, with neighboring bins added up."""
+    return counts.view(*counts.shape[:-1], count, -1).sum(-1)
+
+
 def bins(name: str, values: Tensor, classes: int | None = None) -> Tensor:
     """Return (N,) int64: the bin of each of (N,) scores. NaN counts as the least certain."""
     found = values.double().nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)

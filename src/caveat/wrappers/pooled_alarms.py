@@ -25,7 +25,7 @@ from torch import Tensor
 from ..core import Decision, Payload, Prediction, Replies, SiloContext, State, Tensors, Update
 from ..core.silo import SiloInfo
 from ..uncertainty import familiarity, novelty
-from ..uncertainty.histograms import BINS, beside, edges, histogram
+from ..uncertainty.histograms import BINS, beside, coarser, edges, histogram
 from .base import no_histograms
 from .familiar import GROUP, INPUT, NEAREST, PART, ROWS, Familiar, Observed, densities, distances, whose_stage
 
@@ -160,7 +160,7 @@ class PooledAlarms(Familiar):
 
 def coarse(name: str, scores: Tensor) -> Tensor:
     """Return (256,) float64: how many of (N,) scores lie in each bin."""
-    return histogram(name, scores).view(COARSE, -1).sum(1)
+    return coarser(histogram(name, scores), COARSE)
 
 
 def coarse_edges(name: str) -> Tensor:
