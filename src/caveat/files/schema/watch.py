@@ -29,9 +29,7 @@ class WatchFile(File):
     between: Annotated[int, Field(ge=2)] | None = None  # or the mean number of inputs between false alarms, at least
     salt: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # key of the hashes of ids
     ids: list[str]  # hashes of the ids of recent inputs
-    answered: dict[
-        str, tuple[float, float]
-    ] = {}  # lowest and highest right outcomes of answers, by hashes of their rows
+    answered: dict[str, tuple[float, float]] = {}  # lowest and highest right outcomes, by hashes of answers' rows
     repeats: Size  # inputs that did not count, because their ids had occurred
     every: Size  # inputs between two points
     points: list[tuple[int, float]]  # inputs, and the evidence as a share of that of an alarm
