@@ -11,7 +11,8 @@ import torch
 from html_page import Page
 
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
-from caveat.html.predictions import PredictedInputs, next_steps, render, sentence, verdicts
+from caveat.core.quantity import restored
+from caveat.html.predictions import PredictedInputs, _surest, next_steps, render, sentence, verdicts
 
 INPUTS = 20
 
@@ -168,3 +169,27 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     assert any("not finite" in step for step in todo) == bool(undefined)
     assert (todo == ["Use the labels of the CSV."]) == (all(line.kind == "good" for line in lines) and low == 0)
     assert f"{sum(found.answered)} of {INPUTS} inputs answered" in said
+
+
+@pytest.mark.parametrize("event", ["", "died"])
+def test_a_page_of_a_quantity_has_values_with_intervals(event: str) -> None:
+    bars = {"edges": (0.0, 1.0, 2.0, 4.0), "means": (0.5, 1.5, 3.0), "shares": (0.3, 0.3, 0.4), "targets": 90}
+    target = restored(event=event, horizons=(1.0,) if event else (), **bars)
+    probs = torch.rand(INPUTS, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    probs = probs / probs.sum(1, keepdim=True)
+    interval = torch.stack([torch.zeros(INPUTS), torch.linspace(4, 9, INPUTS)], 1).double()
+    interval[:, 1] = torch.inf if event else interval[:, 1]
+    found = made(0, probs=probs, target=target, interval=interval)
+    page = Page(render(found)).text
+    wide = "Least sure answers" if event else "Widest intervals"
+    assert wide in page
+    assert ("Predicted median times." if event else "Predicted values.") in page
+    assert ("risk_1" in page) == bool(event)
+    assert not any(word in page for word in ("nats", "label", "most probable"))
+    assert steps(found)[-1] == "Use the values of the CSV."
+    if not event:
+        surest, unsure = _surest(found), _surest(found, last=True)
+        assert (surest[0], unsure[0]) == (0, INPUTS - 1)
+        assert f"{float(found.figures['value'][0]):.4g}" in page
+    nothing = replace(found, prediction=replace(found.prediction, probs=torch.full_like(probs, torch.nan)))
+    assert "nan" not in Page(render(nothing)).text

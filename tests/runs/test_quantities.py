@@ -271,12 +271,14 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "Predicted and observed values" in page
     assert "accuracy" not in page.lower().split("configuration")[0]
-    told = call.invoke(app, ["predict", str(out), str(paths[0]), "--silo", "north", "--out", str(tmp_path / "p.csv")])
+    made = ["--out", str(tmp_path / "p.csv"), "--report", str(tmp_path / "p.html")]
+    told = call.invoke(app, ["predict", str(out), str(paths[0]), "--silo", "north", *made])
     assert told.exit_code == 0, told.output
     rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
     assert list(rows[0])[:6] == ["row", "value", "mean", "low", "high", "spread"]
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
     assert {"familiarity", "decision", "reason"} <= rows[0].keys()
+    assert "Widest intervals" in (tmp_path / "p.html").read_text()
     found = call.invoke(app, ["evaluate", str(out), str(paths[0]), "--silo", "north", "--target", "days"])
     assert found.exit_code == 0, found.output
     assert json.loads(found.output)["mae"] > 0

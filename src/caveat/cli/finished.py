@@ -28,13 +28,13 @@ def predict(
     Needs only the run folder, wherever it is. For silos that took part, no data are read. A table is read in the format
     that the silo declared for its own (decimal mark, units), which is printed.
 
-    Writes a row per input: label, probabilities, uncertainties, the p-values familiarity, nearness, sureness and
-    typicality, the decision (which model gave the label, or abstain: do not rely on the label) and the reason not to
-    rely on it. With uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note,
-    and whether all rows together are unlike the silo's own in some column; for images also the file. Prints how many
-    inputs were answered and abstained from, by reason, and warnings about the run's result. With --report also writes a
-    page: the decisions, p-values beside the silo's own, the strangest and the surest inputs with their values, and
-    columns that shifted.
+    Writes a row per input: label, probabilities, uncertainties (of a quantity or time: values, interval, spread), the
+    p-values familiarity, nearness, sureness and typicality, the decision (which model gave the label, or abstain: do
+    not rely on the label) and the reason not to rely on it. With uncertainty.set_coverage also the prediction set; for
+    tables also warnings in column input_note, and whether all rows together are unlike the silo's own in some column;
+    for images also the file. Prints how many inputs were answered and abstained from, by reason, and warnings about the
+    run's result. With --report also writes a page: the decisions, p-values beside the silo's own, the strangest and the
+    surest inputs with their values (of a quantity also the widest intervals), and columns that shifted.
     """
     with reported(named=True):
         from ..api import load
@@ -44,10 +44,6 @@ def predict(
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
         _check_silo(silo, preparation.names)
-        if report is not None and preparation.target is not None:
-            from ..core import ConfigurationError
-
-            raise ConfigurationError(f"--report {report}: the page is about classes, and {folder} predicts a quantity")
         found = noted_inputs(inputs, preparation, silo)
         _tell_format(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)

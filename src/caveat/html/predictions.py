@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from markupsafe import Markup
+from torch import Tensor
 
 from ..core import Decision, Prediction, Reason
 from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
@@ -40,6 +41,18 @@ class Alarms(NamedTuple):
     raised: int
     unlike: bool
     """Whether there are more than chance explains."""
+
+
+_TITLES = {
+    "classes": ("Surest answers", ""), "spread": ("Surest answers", "Least sure answers"),
+    "width": ("Narrowest intervals", "Widest intervals"),
+}  # fmt: skip
+_ORDERED = {
+    "classes": ("The surest answers, the least uncertain first", ""),
+    "spread": ("Answered inputs with the lowest spread, the lowest first", "Answered inputs with the highest spread"),
+    "width": ("Answered inputs with the narrowest intervals first", "Answered inputs with the widest intervals first"),
+}  # fmt: skip
+"""Titles and captions of the tables of the surest and of the least sure answers."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,20 @@ class PredictedInputs:
         """The number of inputs whose probabilities are not finite."""
         return int((~self.prediction.probs.isfinite().all(-1)).sum())
 
+    @cached_property
+    def figures(self) -> Mapping[str, Tensor]:
+        """What is told of a quantity or a time by name, (N,) each; nothing for classes."""
+        target = self.prediction.target
+        return {} if target is None else target.figures(self.prediction.probs, self.prediction.interval)
+
+    @cached_property
+    def doubt(self) -> Tensor:
+        """(N,) by which inputs are ordered, lower for surer answers: the width of the interval, the spread of a time or
+        of a quantity without intervals, and the uncertainty of a class."""
+        if "high" in self.figures:
+            return self.figures["high"] - self.figures["low"]
+        return self.figures.get("spread", self.prediction.uncertainty["total"])
+
     def place(self, i: int) -> str:
         """Return the name of an input: its file, or its row, from 0."""
         return plain(self.files[i]) if self.files else f"row {i}"
@@ -111,6 +138,7 @@ class PredictedInputs:
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
     lines, doubt = verdicts(found), " All inputs together are unlike the silo's own." * found.all_unlike
+    kind = "width" if "high" in found.figures else "spread" if found.figures else "classes"
     return templates.render(
         "predictions.html.j2",
         found=found,
@@ -122,7 +150,9 @@ def render(found: PredictedInputs) -> str:
         shifted=_shifted(found),
         answers=_answers(found),
         strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}."),
-        surest=_inputs(found, _surest(found), f"The surest answers, the least uncertain first.{doubt}"),
+        surest=_inputs(found, _surest(found), f"{_ORDERED[kind][0]}.{doubt}"),
+        unsure=_inputs(found, _surest(found, last=True), f"{_ORDERED[kind][1]}.") if found.figures else None,
+        titles=_TITLES[kind],
     )
 
 
@@ -185,8 +215,9 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     if steps or not len(found.prediction):
         return steps
     unknown = any(line.kind != "good" for line in lines)
-    return ["Check that these inputs are like the silo's own before using the labels of the CSV." if unknown else
-            "Use the labels of the CSV."]  # fmt: skip
+    what = "values" if found.figures else "labels"
+    return [f"Check that these inputs are like the silo's own before using the {what} of the CSV." if unknown else
+            f"Use the {what} of the CSV."]  # fmt: skip
 
 
 def _bar(found: PredictedInputs) -> tuple[Chart, list[tuple[Markup, str]]] | None:
@@ -253,7 +284,10 @@ def _shifted(found: PredictedInputs) -> Table | None:
 
 
 def _answers(found: PredictedInputs) -> Table | None:
-    """Return the number of inputs by label, of those answered and of those abstained from."""
+    """Return the number of inputs by label, of those answered and of those abstained from; of a quantity or a time
+    quantiles of predictions."""
+    if found.figures:
+        return _quantiles(found)
     labels = [found.label(i) for i in range(len(found.prediction))]
     pairs = Counter(zip(labels, found.answered, strict=True))
     names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
@@ -267,9 +301,28 @@ def _answers(found: PredictedInputs) -> Table | None:
     return table(columns, "Inputs by the most probable class.")
 
 
+def _quantiles(found: PredictedInputs) -> Table | None:
+    """Return a row for answered inputs and one for abstentions: lowest, middle and highest predictions."""
+    name, values = next(iter(found.figures.items()))
+    rows: list[tuple[str, list[float]]] = []
+    for kind, wanted in (("answered", True), ("abstained", False)):
+        known = [v for v, answered in zip(values.tolist(), found.answered, strict=True)
+                 if answered is wanted and not math.isnan(v)]  # fmt: skip
+        rows += [(kind, sorted(known))] if known else []
+    columns = [words("", (kind for kind, _ in rows)), column("inputs", (count(len(known)) for _, known in rows))]
+    for head, share in (("lowest", 0.0), ("median", 0.5), ("highest", 1.0)):
+        columns.append(column(head, (_number(known[round(share * (len(known) - 1))]) for _, known in rows)))
+    return table(columns, f"Predicted {name}s." if name == "value" else "Predicted median times.") if rows else None
+
+
+def _number(value: float) -> str:
+    """Return a number as text, which may be infinite; empty for NaN."""
+    return "" if math.isnan(value) else f"{value:.4g}"
+
+
 def _strangest(found: PredictedInputs) -> list[int]:
     values = found.prediction.typicality
-    score = values if values is not None else -found.prediction.uncertainty["total"]
+    score = values if values is not None else -found.doubt
     return score.nan_to_num(nan=-math.inf).argsort(stable=True)[:_SHOWN].tolist()
 
 
@@ -284,8 +337,9 @@ def _first(found: PredictedInputs) -> str:
     return f"lowest p-value {among} first{first}"
 
 
-def _surest(found: PredictedInputs) -> list[int]:
-    order = found.prediction.uncertainty["total"].argsort(stable=True).tolist()
+def _surest(found: PredictedInputs, last: bool = False) -> list[int]:
+    """Return the surest of answered inputs, or the least sure ones, which may be fewer."""
+    order = found.doubt.argsort(stable=True, descending=last).tolist()
     return [i for i in order if found.answered[i]][:_SHOWN]
 
 
@@ -306,10 +360,23 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
     columns = [
         words("input", (found.place(i) for i in places)),
         words("image", (image or "" for image in images)),
-        words("predicted", (plain(found.label(i)) for i in places)),
-        column("probability", (_finite(float(prediction.probs[i].max()), percent) for i in places)),
+        *(column(name, (_number(float(values[i])) for i in places)) for name, values in found.figures.items()),
+        *(
+            []
+            if found.figures
+            else [
+                words("predicted", (plain(found.label(i)) for i in places)),
+                column("probability", (_finite(float(prediction.probs[i].max()), percent) for i in places)),
+            ]
+        ),
         column("p-value", (_finite(float(p_values[i]), probability) if p_values is not None else "" for i in places)),
-        column("uncertainty", (_finite(float(prediction.uncertainty["total"][i]), decimal) for i in places), "nats"),
+        *(
+            []
+            if found.figures
+            else [
+                column("uncertainty", (_finite(float(found.doubt[i]), decimal) for i in places), "nats"),
+            ]
+        ),
         words("decision", (Decision(int(prediction.decision[i])).name.lower() for i in places)),
         words("reason", (reasons[i].name.lower() if reasons[i] else "" for i in places)),
         *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),
