@@ -17,6 +17,8 @@ from html_page import Page
 from markupsafe import Markup
 from rich.console import Console
 
+from caveat.analysis.compare.build_record import ends_of
+from caveat.analysis.statistics import interval
 from caveat.core import DataError
 from caveat.core.text import MINUS, cut, duration, megabytes, probability
 from caveat.files import read_comparison
@@ -202,6 +204,17 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
 )
 def test_the_sentence_claims_what_the_tests_allow(found: Comparison, sentence: str) -> None:
     assert verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ") == sentence
+
+
+def test_an_interval_that_spans_everything_stays_beside_its_mean(tmp_path: Path) -> None:
+    """A mean without an interval would look more certain than those with one."""
+    content = fake_comparison()
+    content["tables"][0]["rows"][0]["domains"]["rotate(120)"] = {"mean": 0.471, "low": 0.0, "high": 1.0}
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    text = Page(render(read_comparison(tmp_path / "comparison.json"))).text
+    assert "47.1 0.0 to 100.0" in " ".join(text.split())
+    few = interval({seed: {"a": value} for seed, value in enumerate((0.1, 0.84))})
+    assert (ends_of(few, SHARE).low, ends_of(few, SHARE).high) == (0.0, 1.0)
 
 
 def test_one_seed_is_no_test() -> None:

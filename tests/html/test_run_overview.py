@@ -15,7 +15,7 @@ from scipy.stats import ttest_1samp
 from caveat.core import DataError
 from caveat.files import RunFolder, read_run
 from caveat.html.run.overview import overview
-from caveat.html.run.page import again, write_report
+from caveat.html.run.page import again, render, write_report
 from caveat.html.run.uncertainty import scatter
 
 
@@ -97,6 +97,14 @@ def test_features_of_some_silos_say_of_how_many(run: RunFolder) -> None:
     found = scatter(run.features, list(DOMAINS), 40)
     assert found is not None
     assert "features of 9 of 40 silos, from every domain in turn, vary most" in found.note
+
+
+def test_the_page_of_a_folder_with_features_of_some_silos_says_of_how_many(tmp_path: Path) -> None:
+    """Of the first 20 of 40 silos, which are in two of three domains."""
+    text = Page(render(read_run(fake_run(tmp_path / "run", beside=False, silos=40)))).text
+    assert "features of 20 of 40 silos vary most" in text
+    assert "all 20 silos" not in text
+    assert "from every domain" not in text
 
 
 def test_features_of_a_method_without_codebook_are_one_picture(run: RunFolder) -> None:

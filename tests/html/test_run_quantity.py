@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from fake_run import describe, write_json
+from html_page import Page
 
+from caveat.files import read_run
 from caveat.files.schema import SiloRecord
+from caveat.html.run.page import render
 from caveat.html.run.quantity import _coverage
 
 
@@ -28,3 +36,48 @@ def flag(coverage: float, silos: int) -> bool:
     test = {"interval_coverage": coverage}
     silo = SiloRecord.model_validate({"name": "a", "n_test": 500, "n_calibration": 50, "test": test})
     return bool(_coverage(silo, 0.9, silos).flag)
+
+
+def quantity_run(folder: Path, errors: list[float], alone: list[float], **more: Any) -> str:
+    """The page of a run with these errors by silo, beside training alone and errors of 10 without inputs."""
+    for path, method, found in ((folder, "fedavg", errors), (folder / "baselines" / "local", "local", alone)):
+        path.mkdir(parents=True)
+        describe(path, method)
+        tests = [{"mae": mae, "reference_mae": 10.0, "interval_coverage": 0.95, **more} for mae in found]
+        silos = [{"name": f"silo {i}", "n_test": 50, "n_calibration": 50, "test": test, "pit": [5.0] * 10}
+                 for i, test in enumerate(tests)]  # fmt: skip
+        mean = {name: float(np.mean([test[name] for test in tests])) for name in tests[0]}
+        target = {"edges": [0.0, 10.0, 20.0], "means": [5.0, 15.0], "shares": [0.5, 0.5], "targets": 100}
+        content = {"schema": 1, "method": method, "rounds_run": 1, "complete": True, "silos": silos, "mean": mean}
+        write_json(path / "summary.json", content | {"target": target, "intervals": {"coverage": 0.9, "least": 9}})
+    observed = [
+        {"silo": "silo 0", "observed": [2.0, 3.0], "value": [2.0, 3.0], "low": [None, 1.0], "high": [9.0, None]}
+    ]
+    write_json(folder / "gallery.json", {"classes": [], "silos": [], "observed": observed})
+    return render(read_run(folder))
+
+
+@pytest.mark.parametrize(
+    ("errors", "alone", "said", "unsaid"),
+    [
+        ([5, 6, 7], [8, 9, 10], "Predict new inputs with caveat predict run FILE --silo 'silo 0'", "Compare it"),
+        ([5, 6, 7], [2.0, 3.1, 3.9], "Use training alone instead", "Predict new"),
+        ([5, 6, 7], [1, 6, 9], "training alone has the lower error", "Use training alone"),
+        ([5, 6, 11], [8, 9, 12], "Test it on more inputs of silo 2", "Use training alone"),
+        ([12, 12, 12], [8, 9, 10], "Do not use this model", "Predict new"),
+    ],
+)
+def test_the_first_screen_says_what_to_do(
+    tmp_path: Path, errors: list[float], alone: list[float], said: str, unsaid: str
+) -> None:
+    first = Page(quantity_run(tmp_path / "run", errors, alone)).text.partition("Metrics on test")[0]
+    assert said in first
+    assert unsaid not in first
+
+
+def test_unbounded_intervals_have_a_line_to_the_edge_and_an_infinite_width(tmp_path: Path) -> None:
+    text = quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
+    assert "95.0 % infinite" in Page(text).text
+    (lines,) = re.findall(r'<path d="([^"]*)" class="whisker thin"', text)
+    ends = [end.split(",")[1] for end in re.split("[ML]", lines)[1:]]
+    assert (ends[0], ends[3]) == ("324", "24")  # the lower and the upper edge

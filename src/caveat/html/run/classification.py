@@ -227,15 +227,12 @@ def without_gain(run: RunFolder) -> tuple[list[str], list[str]]:
     return worse, [name for name, _ in found if name not in worse]
 
 
-def gap_to(run: RunFolder, other: RunFolder) -> Dot | None:
-    """Return the mean difference in accuracy to another run over common silos, with its 95 % interval over silos if
+def gap_to(run: RunFolder, other: RunFolder, metric: str = "accuracy") -> Dot | None:
+    """Return the mean difference in a metric to another run over common silos, with its 95 % interval over silos if
     there are more than two."""
-    theirs = {silo.name: silo.test.accuracy for silo in other.silos}
-    found = [
-        silo.test.accuracy - accuracy
-        for silo in run.silos
-        if silo.test.accuracy is not None and (accuracy := theirs.get(silo.name)) is not None
-    ]
+    mine, theirs = ({silo.name: getattr(silo.test, metric) for silo in each.silos} for each in (run, other))
+    known = [name for name, value in mine.items() if value is not None and theirs.get(name) is not None]
+    found = [mine[name] - theirs[name] for name in known]
     if len(found) < 3:
         return Dot(fmean(found)) if found else None
     half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))

@@ -69,8 +69,8 @@ def _answering(run: RunFolder) -> Markup | None:
 def _foreign(run: RunFolder) -> str:
     """Return the shares of inputs that silos do not know which are answered wrongly; empty without such inputs."""
     found = foreign(run.summary) if run.summary else {}
-    texts = [f"of {in_words(name)} {percent(each.wrong)}" for name, each in found.items()]
-    return f" Answered wrongly are, of inputs that its silos do not know, {joined(texts)}." if texts else ""
+    texts = [f"{percent(each.wrong)} wrong answers to {in_words(name)}" for name, each in found.items()]
+    return f" Inputs that its silos do not know: {joined(texts)}." if texts else ""
 
 
 def _ends(run: RunFolder) -> str:

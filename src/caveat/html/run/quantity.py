@@ -6,15 +6,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...core.text import percent, plural
+from ...core.text import initial, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import Metrics, ObservedInputs, SiloRecord, SurvivalCurves
 from ...uncertainty.statistical_tests import beta_binomial_tail, detected
 from .. import svg
-from ..diagrams import histogram_bars
+from ..diagrams import Dot, histogram_bars
 from ..svg import Chart
-from ..templates import Cell, Table, column, table, words
+from ..templates import MARKS, Cell, Statement, Table, column, table, words
+from .classification import ALONE, gap_to
 from .rounds import cost_table
+from .trust import alone_step, predicting
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
@@ -72,7 +74,9 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals else None
     covered = [_coverage(silo, wanted, len(silos)) for silo in silos]
     columns.append(column("coverage", [*covered, percent(mean.interval_coverage)], "inputs within their interval"))
-    columns.append(column("width", numbers("interval_width", tests, mean), "mean width of intervals"))
+    widths = ["infinite" if each.interval_coverage is not None and each.interval_width is None and not times else
+              _number(each.interval_width) for each in (*tests, mean)]  # fmt: skip
+    columns.append(column("width", widths, "mean width of intervals, infinite if one of them is"))
     columns.append(column(f"lower{between}bound", numbers("interval_low", tests, mean), "mean lower bound of times"))
     if any((silo.decisions or {}).get("abstain") for silo in silos):
         shares = [percent(1 - (silo.decisions or {}).get("abstain", 0.0)) for silo in silos]
@@ -132,7 +136,7 @@ def _reached(edges: Sequence[float], shares: Sequence[float], level: float) -> f
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else f"{value:#.4g}".rstrip(".")
 
 
 def _coverage(silo: SiloRecord, wanted: float | None, silos: int) -> Cell:
@@ -148,20 +152,27 @@ def _coverage(silo: SiloRecord, wanted: float | None, silos: int) -> Cell:
 
 
 def picture(found: ObservedInputs) -> Chart:
-    """Return predicted medians with their intervals against observed values."""
+    """Return predicted medians with their intervals, clipped to the frame, against observed values."""
     ends = [value for value in (*found.observed, *found.value) if value is not None]
     low, high = min(ends), max(ends)
     room = 0.04 * (high - low or 1.0)
-    frame = svg.Axes(56, 10, 388, 300, (low - room, high + room), (low - room, high + room))
-    inside = [(a, b, c) for a, b, c in zip(found.observed, found.low, found.high, strict=True)
-              if b is not None and c is not None]  # fmt: skip
-    bars = [((x, max(a, low - room)), (x, min(b, high + room))) for x, a, b in inside]
+    shown = low - room, high + room
+    frame = svg.Axes(56, 24, 388, 300, shown, shown)
+    bars = [
+        ((x, shown[0] if a is None else max(a, shown[0])), (x, shown[1] if b is None else min(b, shown[1])))
+        for x, a, b in zip(found.observed, found.low, found.high, strict=False)
+    ]
     points = list(zip(found.observed, found.value, strict=True))
     ticks = svg.written(svg.inner_ticks(frame.x_range), lambda value: f"{value:g}")
     drawn = [
-        svg.line(frame.at((low, low)), frame.at((high, high)), "grid"),
-        svg.strokes([(frame.at(a), frame.at(b)) for a, b in bars]),
-        svg.group("", svg.marks(0, map(frame.at, points), 2.4), class_=svg.color(0)),
+        svg.line(frame.at((low, low)), frame.at((high, high)), "diagonal"),
+        svg.text(2, 12, "predicted", "start", "tick"),
+        svg.group(
+            "",
+            svg.strokes([(frame.at(a), frame.at(b)) for a, b in bars], "whisker thin"),
+            svg.marks(0, map(frame.at, points), 2.4),
+            class_=svg.color(0),
+        ),
     ]
     label = f"Predicted against observed values at {found.silo}"
     drawing: Markup = svg.plot(frame, label, ticks, ticks, "observed", *drawn)
@@ -184,11 +195,12 @@ def probabilities(silo: SiloRecord) -> Chart:
     """Return the histogram of predicted probabilities of smaller values than those observed (PIT)."""
     total = sum(silo.pit) or 1.0
     shares = [count / total for count in silo.pit]
-    frame = svg.Axes(46, 10, 418, 170, (0.0, 1.0), (0.0, max(*shares, 2 / len(shares))))
+    ends = svg.ticks(0.0, max(*shares, 2 / len(shares)), 4)
+    frame = svg.Axes(46, 10, 418, 170, (0.0, 1.0), (0.0, ends[-1]))
     titles = [f"{count:.4g} of {total:.0f} inputs" for count in silo.pit]
     x_ticks = svg.written(svg.ticks(0.0, 1.0), lambda share: percent(share, 0))
-    y_ticks = svg.written(svg.ticks(*frame.y_range, 4), lambda share: percent(share, 0))
-    uniform = svg.line(frame.at((0.0, 1 / len(shares))), frame.at((1.0, 1 / len(shares))), "grid")
+    y_ticks = svg.written(ends, lambda share: percent(share, 0))
+    uniform = svg.line(frame.at((0.0, 1 / len(shares))), frame.at((1.0, 1 / len(shares))), "event")
     label = f"Predicted probabilities of smaller values at {silo.name}"
     drawn = histogram_bars(frame, shares, titles)
     return Chart(silo.name, svg.plot(frame, label, x_ticks, y_ticks, "probability", *drawn, uniform))
@@ -214,11 +226,83 @@ def sentence(run: RunFolder) -> str:
     return f"{said} (mean absolute error, mean over {len(run.silos)} silos)."
 
 
+def verdicts(run: RunFolder) -> list[Statement]:
+    """Return whether the run is better than without inputs and than training alone, and whether intervals cover, the
+    worst first."""
+    name, called = _judged(run)
+    own, known = getattr(run.mean, name), getattr(run.mean, f"reference_{name}")
+    lines = []
+    if own is not None and known is not None:
+        behind, text = _no_gain(run), f"{called} {_number(own)}, without inputs {_number(known)}, means over silos"
+        at = f"; no gain at {listed(behind, _MOST_NAMED)}" if behind and own < known else ""
+        kind = "bad" if own >= known else "open" if behind else "good"
+        head = "Better than without inputs" if own < known else "No better than without inputs"
+        lines.append(Statement(kind, Markup("<b>{}</b>: {}{}.").format(head, text, at)))
+    alone = run.comparable.get(ALONE)
+    if alone and (gap := gap_to(run, alone, name)):
+        side, clear = "lower" if gap.value < 0 else "higher", _clear(gap)
+        chance = "more than chance over silos explains" if clear else "no more than chance over silos explains"
+        text = f"{initial(called)} is {_number(abs(gap.value))} {side} than with training alone, {chance}."
+        lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "open", text))
+    if wanted := run.summary.intervals.coverage if run.summary and run.summary.intervals and not is_time(run) else None:
+        few = [silo.name for silo in run.silos if _coverage(silo, wanted, len(run.silos)).flag]
+        text = f"Intervals contain {percent(run.mean.interval_coverage)} of test inputs (guaranteed: {percent(wanted)})"
+        at = f", too few beyond chance at {listed(few, _MOST_NAMED)}" if few else ""
+        lines.append(Statement("bad" if few else "good", f"{text}{at}."))
+    return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
+
+
+_MOST_NAMED = 4
+
+
+def _judged(run: RunFolder) -> tuple[str, str]:
+    """Return the key and the name of the metric that decides, lower is better."""
+    return ("integrated_brier", "integrated Brier score") if is_time(run) else ("mae", "mean absolute error")
+
+
+def _no_gain(run: RunFolder) -> list[str]:
+    """Return the silos at which predictions without inputs are as good."""
+    name, _ = _judged(run)
+    pairs = [(silo.name, getattr(silo.test, name), getattr(silo.test, f"reference_{name}")) for silo in run.silos]
+    return [silo for silo, own, known in pairs if own is not None and known is not None and own >= known]
+
+
+def _clear(gap: Dot) -> bool:
+    """Return whether the interval of a difference excludes 0."""
+    return gap.low is not None and gap.high is not None and gap.low * gap.high > 0
+
+
+def next_steps(run: RunFolder) -> list[Markup]:
+    """Return what to do now, the most important first."""
+    name, _ = _judged(run)
+    own, known, alone = getattr(run.mean, name), getattr(run.mean, f"reference_{name}"), run.comparable.get(ALONE)
+    if not run.summary or own is None or known is None:
+        return []
+    if own >= known:
+        text = "Do not use this model: it is no better than predictions without inputs. Train for more "
+        return [Markup(f"{text}<code>rounds</code> or with another <code>training.lr</code>, and check the targets.")]
+    gap = gap_to(run, alone, name) if alone else None
+    steps = [step for step in [alone_step(run, bool(gap and _clear(gap) and gap.value > 0))] if step]
+    if alone and steps:
+        return steps
+    if gap and gap.value > 0:
+        text = "Compare it with training alone over several seeds before use (<code>caveat compare</code>): here, "
+        steps.append(Markup(f"{text}training alone has the lower error."))
+    behind = _no_gain(run)
+    if behind:
+        text = "Test it on more inputs of {} before use there."
+        steps.append(Markup(text).format(listed(behind, _MOST_NAMED)))
+    where = [silo.name for silo in run.silos if silo.name not in behind]
+    return [*steps, predicting(run, where[0])] if where else steps
+
+
 def quantity_parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name."""
     observed = run.gallery.observed if run.gallery else []
     return {
         "sentence": sentence(run),
+        "steps": next_steps(run),
+        "lines": verdicts(run),
         "silo_table": quantity_table(run),
         "pictures": [picture(each) for each in observed[:SHOWN]],
         "curves": [survival(each) for each in (run.gallery.survival if run.gallery else [])[:SHOWN]],

@@ -1,6 +1,7 @@
 """Trustworthiness of a run: the summary at the top of its page, calibration, and uncertainty of errors."""
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -253,7 +254,7 @@ def _not_learned(only: OneClass | None) -> Markup:
 def _advice(run: RunFolder, found: Confidence | None, outside: Statement | None) -> list[Markup]:
     """Return what to do now with a model that has learned, the most important first."""
     behind = behind_alone(run)
-    alone = _alone(run, behind)
+    alone = alone_step(run, behind)
     if alone and behind:
         return [alone]
     instead = _global_instead(run)
@@ -262,10 +263,15 @@ def _advice(run: RunFolder, found: Confidence | None, outside: Statement | None)
     steps += [None if instead else _leaving(run), alone]
     no_gain = {name for names in without_gain(run) for name in names}
     if where := [silo.name for silo in run.silos if silo.name not in no_gain]:
-        text = Markup("Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}.")
         check = ", and have a person decide those with an alarm" if familiarity(run) and not foreign_step else ""
-        steps.insert(-1, text.format(run.path.name, where[0], check))
+        steps.insert(-1, predicting(run, where[0], check))
     return [each for each in steps if each][:_MOST_STEPS]
+
+
+def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
+    """Return how to predict new inputs of a silo."""
+    command = shlex.join(["caveat", "predict", run.path.name, "FILE", "--silo", silo])
+    return Markup("Predict new inputs with <code>{}</code>{}.").format(command, check)
 
 
 def _where_not(run: RunFolder) -> list[Markup]:
@@ -292,7 +298,7 @@ def _not_foreign(run: RunFolder, line: Statement | None) -> Markup | None:
     return Markup("Do not use it on inputs that its silos do not know, and have a person decide those with an alarm.")
 
 
-def _alone(run: RunFolder, behind: bool) -> Markup | None:
+def alone_step(run: RunFolder, behind: bool) -> Markup | None:
     """Return how to find out whether the federation helps, or that it does not; None for a difference that chance
     explains, or if this cannot be tested here."""
     if run.method == ALONE or run.federated or len(run.silos) < 2:

@@ -263,7 +263,8 @@ def scatter(features: Features | None, domains: Sequence[str], silos: int = 0) -
     legend = [(svg.swatch(order.index(name)), name) for name in shown]
     explained = sum(features.explained[:2])
     count = len(features.silos)
-    of = f"{count} of {silos:,} silos, from every domain in turn," if count < silos else plural(count, "silo")
+    of = f"{count} of {silos:,} silos" if count < silos else plural(count, "silo")
+    of += ", from every domain in turn," if count < silos and len(order) == len(shown) else ""
     note = f"The two directions in which the features of {of} vary most (PCA)"
     note += f", which explain {100 * explained:.0f} % of their variance. " if features.explained else ". "
     note += "A mark is one test input: the mean over its tokens' features, from the silo's predicting model. "
