@@ -41,6 +41,17 @@ def rows(table: caveat.Run) -> list[Row]:
     return measure(table, "two clinics", 3)
 
 
+def test_familiarity_notices_moved_rows_of_a_quantity() -> None:
+    draw = np.random.default_rng(0)
+    x = {name: draw.normal(size=(400, 4)) for name in "ab"}
+    made = from_arrays({name: (each, 5 * each[:, 0]) for name, each in x.items()}, predict="quantity")
+    rows = measure(caveat.run(made, caveat.FedAvg(), seed=3, **SMALL), "two clinics", 3)  # type: ignore[arg-type]
+    assert all(row.wrong is None for row in rows)
+    far = {row.score: row.auroc for row in rows if row.inputs == "moved by 20 sd"}
+    assert far[SCORE] > 0.99
+    assert "spread" in far
+
+
 def test_images_are_moved_as_their_kinds_say() -> None:
     x = torch.rand(6, 1, 8, 8) * 2 - 1
     x[0, 0, 0, 0], x[0, 0, 0, 1] = -1.0, 1.0

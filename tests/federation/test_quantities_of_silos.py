@@ -12,19 +12,23 @@ from typing import Any
 
 import pytest
 import torch
+from commands import caveat as cli
 from federations import assert_same
-from hospitals import NAMES, Federation, losing, summary
+from hospitals import NAMES, Federation, Notes, losing, summary
 
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.data.agreement import own_schema, own_silos, shared_schema
-from caveat.data.quantities import kind_of, own_sums, summed
+from caveat.data.quantities import checked_sums, kind_of, own_sums, summed
 from caveat.federation.refusals import check_grid
+from caveat.federation.server.app import deliver
+from caveat.federation.server.membership import OpenMembership
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files import read_payload
+from caveat.uncertainty import bars
 
 KINDS = ("quantity", "standardized", "time")
 
@@ -112,6 +116,62 @@ def test_sums_of_targets_are_checked(tmp_path: Path) -> None:
     for bad in ((), ((-1.0, 2, 3),), ((1.5, 2, 3),), ((1.0, 2),), ((1e12, 2, 3),)):
         with pytest.raises(DataError, match="sums of targets"):
             summed([good, bad], data, ())
+
+
+@pytest.mark.parametrize("kind", ["quantity", "time"])
+def test_sums_that_no_targets_have_are_refused(kind: str, tmp_path: Path) -> None:
+    data = Federation(tmp_path, predict=kind).config.data
+    y = torch.arange(9.0)
+    y[3] *= -1 if kind == "time" else 1  # censored
+    first, edges = own_sums(y.numpy(), data), bars.grid(torch.tensor([9.0, 36.0, 204.0])).tolist()
+    cells = torch.tensor(own_sums(y.numpy(), data, edges), dtype=torch.float64)
+    assert checked_sums(cells.tolist(), data, edges, first).equal(cells)
+    *ahead, n, total, _ = first[0]
+    with pytest.raises(DataError, match="their squares are too small"):
+        checked_sums([[*ahead, n, total, 100.0]], data, ())
+    full = int(cells[0].nonzero()[-1])
+    changes = {"outside its cell": (1, 50.0), "10 targets, but before 9": (0, 2.0)}
+    for why, (row, value) in changes.items():
+        changed = cells.clone()
+        changed[row, full] = value
+        changed[1, full] += cells[1, full] * (row == 0)
+        with pytest.raises(DataError, match=why):
+            checked_sums(changed.tolist(), data, edges, first)
+    with pytest.raises(DataError, match="their sum was another one before"):
+        checked_sums(cells.tolist(), data, edges, ((*ahead, n, 1.0, 204.0),))
+
+
+def test_bars_come_from_as_many_targets_as_a_silo_trains_on() -> None:
+    card = SimpleNamespace(examples={"train": 8}, dropped={"train": 1})
+    members: Any = SimpleNamespace(silo_infos={"a": card}, records={"a": {}}, _first={"a": ((9.0, 1.0, 1.0),)})
+    OpenMembership._check_rows(members, "a")
+    members._first = {"a": ((80.0, 1.0, 1.0),)}
+    with pytest.raises(DataError, match="'a' has 9 training examples, but sent sums of 80 targets"):
+        OpenMembership._check_rows(members, "a")
+    assert not members.silo_infos
+
+
+@pytest.mark.parametrize("kind", ["quantity", "time"])
+@pytest.mark.parametrize("config", [True, False])
+def test_a_silo_checks_its_table_before_it_joins(kind: str, config: bool, tmp_path: Path) -> None:
+    home = Federation(tmp_path, predict=kind).homes["hill"]
+    found = cli("data", home / "silo.toml", *(["--config", tmp_path / "config.toml"] if config else []))
+    assert found.exit_code == 0, found.output
+    assert f"values of {'events' if kind == 'time' and config else 'a quantity'}" in found.output
+    assert "all checks of joining a federation passed" in found.output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "names"), [("quantity", "MAE|without inputs|CRPS"), ("time", "C-index|Brier score|without inputs")]
+)
+def test_a_delivery_tells_the_figures_of_a_quantity(kind: str, names: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, "fedavg", predict=kind, start_timeout=60)
+    federation.serve()
+    progress = Notes()
+    deliver(federation.config, federation.grid, federation.run, ["hill"], progress)
+    (told,) = [note for note in progress.notes if note.startswith("hill has the model of fedavg: ")]
+    assert all(name in told for name in names.split("|")), told
 
 
 def test_a_grid_of_the_servers_choice_needs_small_counts_even_if_all_counts_are_large(tmp_path: Path) -> None:

@@ -296,11 +296,11 @@ def observed(y: Tensor) -> tuple[Tensor, Tensor]:
     return y.abs(), ~y.signbit()
 
 
-def check_classes_only(target: Quantity | None, what: str) -> None:
+def check_classes_only(target: Quantity | None, what: str, instead: str = "") -> None:
     """Raise ConfigurationError if the target of a run is a quantity, for a command or key that needs classes."""
     if target is not None:
         raise ConfigurationError(
             f"{what} needs classes, but the target{f' {target.name!r}' * bool(target.name)} is a "
-            f"{target.predicts} (data.predict = {target.predicts!r})",
+            f"{target.predicts} (data.predict = {target.predicts!r}){instead and f'; {instead}'}",
             "data.predict",
         )

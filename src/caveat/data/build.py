@@ -20,7 +20,7 @@ from .ood import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
 from .pools import Array, DataSource, Index, LabelArray, LazyRows, PartRows, Pool, lazy_inputs
 from .preparation import SequenceFormat, check_normalize, normalized, sequences_of
-from .quantities import labeled, target_of
+from .quantities import labels_of, target_of
 from .settings import DataSettings, Normalize, Partition, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
@@ -223,7 +223,8 @@ def _encoded(
             finish = _finished(silo, encoders, image_format, settings.normalize, scales)
             y = silo.pool.y[index]
             if target is not None and silo.pool.value is not None:
-                values[split], y = labeled(silo.pool.value, index, silo.indices["train"], target)
+                values[split], own = (torch.from_numpy(silo.pool.value[i]) for i in (index, silo.indices["train"]))
+                y = labels_of(values[split], own, target).numpy()
             if share and split == "train":
                 y = mislabeled(y, share, len(first.classes), _generator(seed, "wrong labels", silo.name))
             splits[split] = Data(lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(y))

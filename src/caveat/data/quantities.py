@@ -30,6 +30,8 @@ CLASSES = tuple(f"ranks {k}" for k in range(STRATA))
 """Names of these groups, which are the classes of a pool until its targets become bars."""
 MOST = 10**9
 """Maximum number of targets in the sums of a silo."""
+SLACK = 1e-6
+"""Allowed relative rounding error in sums of targets."""
 
 
 def strata(values: Array) -> LabelArray:
@@ -121,7 +123,8 @@ def kind_of(settings: Any) -> type[Quantity]:
 def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
     """Return what a silo sends of its training targets (n,) for the bars, see `Quantity.sums`; with a declared range,
     only their number, or that of events. Raises DataError for a target outside the range, and for an invalid grid."""
-    y = _in_unit(torch.from_numpy(values), settings.standardize_target == "silo")
+    y = torch.from_numpy(values)
+    y = _in_unit(y, y, settings.standardize_target == "silo")
     _check_range([y], settings)
     if grid and (len(grid) != CELLS + 1 or list(grid) != sorted(set(grid)) or not np.isfinite(grid).all()):
         raise DataError(f"a grid of {len(grid)} edges, expected {CELLS + 1} that ascend")
@@ -131,32 +134,73 @@ def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[
 
 
 def summed(sums: Iterable[Sequence[Sequence[float]]], settings: Any, grid: Sequence[float]) -> Tensor:
-    """Return the sum of what silos sent. Raises DataError for other numbers than such sums."""
-    found = [torch.tensor(each, dtype=torch.float64) for each in sums]
-    form = kind_of(settings).sums(torch.zeros(0), torch.tensor(grid, dtype=torch.float64))
-    shape = (1, 1) if settings.range is not None else form.reshape(-1, form.shape[-1]).shape
-    for each in found:
-        counts = (each[::2] if grid else each[:, :1]) if each.shape == shape else None
-        if counts is None or bool(((counts < 0) | (counts != counts.floor()) | (counts > MOST)).any()):
-            raise DataError(f"sums of targets {tuple(each.shape)}, expected {tuple(shape)} with counts of targets")
-    total = torch.stack(found).sum(0)
+    """Return the sum of what silos sent. Raises DataError for other numbers than such sums, see `checked_sums`."""
+    total = torch.stack([checked_sums(each, settings, grid) for each in sums]).sum(0)
     return total if grid else total[0]
 
 
-def _in_unit(values: Tensor, standardized: bool, train: Tensor | None = None) -> Tensor:
-    """Return values (N,) in standard deviations from the mean of training targets, which they are by default."""
+def checked_sums(
+    sums: Sequence[Sequence[float]], settings: Any, grid: Sequence[float], first: Sequence[Sequence[float]] = ()
+) -> Tensor:
+    """Return what a silo sent of its targets, given its sums before there was a grid (`first`), if known. Raises
+    DataError for numbers that are not the sums of any targets, or not of as many targets as in `first`."""
+    found, kind = torch.tensor(sums, dtype=torch.float64), kind_of(settings)
+    form = kind.sums(torch.zeros(0), torch.tensor(grid, dtype=torch.float64))
+    shape = (1, 1) if settings.range is not None else form.reshape(-1, form.shape[-1]).shape
+    counts = (found[::2] if grid else found[:, :1]) if found.shape == shape else None
+    if counts is None or bool(((counts < 0) | (counts != counts.floor()) | (counts > MOST)).any()):
+        raise DataError(f"sums of targets {tuple(found.shape)}, expected {tuple(shape)} with counts of targets")
+    if why := _wrong_cells(found, grid, first, kind) if grid else _wrong_moments(found[0]):
+        raise DataError(f"sums of targets that no targets have: {why}")
+    return found
+
+
+def _wrong_moments(found: Tensor) -> str:
+    """Return why there are no targets with these moments: with a range, only a count; of times, first that of events;
+    then number, sum and sum of squares."""
+    if len(found) == 1:
+        return ""
+    count, total, squares = found[-3:].tolist()
+    if not found[0] <= count <= MOST or count % 1:
+        return f"{found[0]:.0f} of {count:g} targets"
+    least = total * total / max(count, 1)
+    return "" if least <= squares * (1 + SLACK) and (count or not squares) else "their squares are too small"
+
+
+def _wrong_cells(found: Tensor, grid: Sequence[float], first: Sequence[Sequence[float]], kind: type[Quantity]) -> str:
+    """Return why there are no targets with these sums by cell and these moments."""
+    edges, (counts, totals) = torch.tensor(grid, dtype=torch.float64), found[:2]
+    room = SLACK * counts * edges.abs().max()
+    high, low = totals - counts * edges[1:] - room, counts * edges[:-1] - totals - room
+    if bool((high[:-1] > 0).any()) or bool((low[1:] > 0).any()) or bool(totals[counts == 0].any()):
+        return "a sum is outside its cell"
+    if not first:
+        return ""
+    told = [first[0][0]] if kind is Quantity else [first[0][0], first[0][1] - first[0][0]]
+    if found[::2].sum(1).tolist() != told:
+        return f"{found[::2].sum():.0f} targets, but before {sum(told):.0f}"
+    apart = float(totals.sum()) - first[0][-2]
+    far = apart > room.sum() if kind is Times else abs(apart) > room.sum() + SLACK * abs(first[0][-2])
+    return "their sum was another one before" if far else ""
+
+
+def rows_told(first: Sequence[Sequence[float]]) -> int | None:
+    """Return the number of training targets in a silo's first sums; None if they only have a number."""
+    return int(first[0][-3]) if first and len(first[0]) >= 3 else None
+
+
+def _in_unit(values: Tensor, train: Tensor, standardized: bool) -> Tensor:
+    """Return values (N,), in standard deviations from the mean of the training targets if `standardized`."""
     if not standardized:
         return values
-    mean, scale = unit_of(values if train is None else train).tolist()
+    mean, scale = unit_of(train).tolist()
     found: Tensor = (values - mean) / scale
     return found
 
 
-def labeled(value: Array, index: Index, train: Index, target: Quantity) -> tuple[Tensor, LabelArray]:
-    """Return the targets (N,) of a split and their labels, given the positions of the training split."""
-    found = torch.from_numpy(value[index])
-    y: LabelArray = target.bar(_in_unit(found, target.standardized, torch.from_numpy(value[train]))).numpy()
-    return found, y
+def labels_of(values: Tensor, train: Tensor, target: Quantity) -> Tensor:
+    """Return the labels (N,) of a silo's targets, given those of its training split."""
+    return target.bar(_in_unit(values, train, target.standardized))
 
 
 def _check_range(values: Sequence[Tensor], settings: Any) -> None:
@@ -178,7 +222,7 @@ def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity
     values = [torch.from_numpy(pool.value[index]) for pool, index in training if pool.value is not None]
     if not values:
         return None
-    values = [_in_unit(each, settings.standardize_target == "silo") for each in values]
+    values = [_in_unit(each, each, settings.standardize_target == "silo") for each in values]
     _check_range(values, settings)
     return fitted(lambda: kind_of(settings).of(values, settings.target or "", settings.range), settings)
 

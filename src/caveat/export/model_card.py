@@ -105,8 +105,8 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "models": len(run.complete_method.models),
         "outputs": {name: described_output(name, run.preparation.target) for name in program.outputs},
     }
-    if run.preparation.target is not None:
-        about["target"] = dataclasses.asdict(run.preparation.target) | {"predicts": run.preparation.target.predicts}
+    if (target := run.target(silo)) is not None:
+        about["target"] = dataclasses.asdict(target) | {"predicts": target.predicts}
     record = recorded(run, silo)[1]
     about["promises"] = list(promises(run, silo, program.outputs))
     if record is not None and record.n_calibration is not None:
@@ -200,7 +200,7 @@ def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> st
         "thresholds and decision. It abstains from inputs on which it should not be trusted.",
         "## Use\n\n" + _use(format, name, raw),
         "## Inputs\n\n" + "\n".join(described_inputs(raw)),
-        "## Outputs\n\n" + "\n".join(_outputs(run, program)),
+        "## Outputs\n\n" + "\n".join(_outputs(run, silo, program)),
         "## Metrics\n\n" + _figures(record),
         "## Guarantees\n\n" + "\n".join(f"- {each}" for each in promised),
         "## Limits\n\n" + LIMITS,
@@ -262,8 +262,8 @@ def _allowed(column: Mapping[str, Any]) -> str:
     return f", {column['allowed']}; {other}"
 
 
-def _outputs(run: Run, program: Program) -> Iterator[str]:
-    target = run.preparation.target
+def _outputs(run: Run, silo: SiloId, program: Program) -> Iterator[str]:
+    target = run.experiment.target(silo)
     for name, value in program.outputs.items():
         kind = str(value.dtype).removeprefix("torch.")
         shape = tuple("N" if size == -1 else size for size in sizes(value.shape))

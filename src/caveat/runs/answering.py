@@ -22,6 +22,7 @@ from ..core import (
     Tensors,
 )
 from ..core.devices import brought_all, deterministic, free_memory, home
+from ..core.quantity import Quantity
 from ..core.silo import FederationInfo, LateData
 from ..data import Preparation, Silos
 from ..engines.executor import Executor
@@ -32,6 +33,7 @@ from ..nn.frozen import Whole
 from ..training.modules import on_device
 from ..wrappers.base import find
 from ..wrappers.ensembles import SeveralModels
+from ..wrappers.quantities import UNIT
 from .base import BaseRun
 from .fingerprints import MODEL
 from .frozen_features import SilosWithFeatures, features_of
@@ -132,6 +134,11 @@ class AnsweringRun(BaseRun):
         with one_thread():
             state = executor.state(silo, self.kept(silo, t))
         return AtSilo(down, state, executor.context(silo))
+
+    def target(self, silo: SiloId) -> Quantity | None:
+        """Return the quantity to predict, with its bars in the unit of a silo's targets; None for classes."""
+        found = self.preparation.target
+        return found.placed(self.at(silo).state.get(UNIT, {})) if found and found.standardized else found
 
     def _predicting(
         self, silo: SiloId, ask: Callable[[Payload, State, SiloContext, Tensor], Predicted]

@@ -12,8 +12,9 @@ from typing import Any
 from .. import data, metrics
 from ..config import Federation
 from ..core import ConfigurationError, DataError, Method, SiloContext, SiloId, State, horizon
-from ..core.quantity import check_classes_only
+from ..core.quantity import Quantity
 from ..data.agreement import own_settings, own_silos
+from ..data.quantities import labels_of
 from ..data.schemas import SharedColumn, SharedSchema
 from ..data.settings import OodSettings, Partition, Shift
 from ..data.user_data import with_augment
@@ -130,7 +131,7 @@ def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, prog
     federation's, and for an unsuitable folder.
     """
     finished = Finished.of(run)
-    joining = newcomers_of(run) if silos is None else silos
+    joining = newcomers_of(run) if silos is None else _with_bars(silos, finished.preparation.target)
     check_alike(finished, joining)
     inner = run.experiment
     found = JoinRun(
@@ -164,7 +165,6 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
     Raises ConfigurationError for a Python run, which has no sources, or if one silo cannot read such a source;
     DataError for data that do not fit.
     """
-    check_classes_only(run.preparation.target, "join with the data of a new silo")
     spec = run.experiment.spec
     if spec.data is None:
         raise ConfigurationError(
@@ -193,14 +193,28 @@ def name_of(source: str) -> SiloId:
 
 def _shared(known: data.Preparation, size: int | None) -> SharedSchema:
     """Return the schema of a federation, from the preparation of its inputs."""
+    layout = _layout(known)
     if known.images:
         channels, height, width = known.shape
-        return SharedSchema(known.classes, (height, width, channels), size)
-    layout = _layout(known)
-    if layout is None:
-        return SharedSchema(known.classes, known.shape)
-    columns = tuple(SharedColumn(each.name, each.categories, each.name in layout.flagged) for each in layout.columns)
-    return SharedSchema(known.classes, (len(columns),), None, columns)
+        found = SharedSchema(known.classes, (height, width, channels), size)
+    elif layout is None:
+        found = SharedSchema(known.classes, known.shape)
+    else:
+        columns = (SharedColumn(each.name, each.categories, each.name in layout.flagged) for each in layout.columns)
+        found = SharedSchema(known.classes, (len(layout.columns),), None, tuple(columns))
+    return found if known.target is None else found.predicting(known.target)
+
+
+def _with_bars(silos: data.Silos, target: Quantity | None) -> data.Silos:
+    """Return silos with labels for the bars of a federation, if both predict the same kind of target."""
+    if target is None or type(target) is not type(silos.target):
+        return silos
+    made = []
+    for silo in silos:
+        train = silo.values["train"]
+        parts = {name: getattr(silo, name).labeled(labels_of(y, train, target)) for name, y in silo.values.items()}
+        made.append(dataclasses.replace(silo, **parts))
+    return dataclasses.replace(silos, silos=tuple(made), classes=target.classes, target=target)
 
 
 def some_of(silos: data.Silos, names: Sequence[SiloId]) -> data.Silos:
@@ -219,6 +233,7 @@ def check_alike(finished: Finished, silos: data.Silos) -> None:
         if name in finished.took_part:
             raise DataError(f"silo {name!r} took part in {finished.folder}; use another name for the joining silo")
     about: tuple[tuple[str, Any, Any], ...] = (
+        ("targets", _predicts(known), _predicts(given)),
         ("the classes", known.classes, given.classes),
         ("inputs of shape", known.shape, given.shape),
         ("inputs of type", known.dtype, given.dtype),
@@ -230,6 +245,10 @@ def check_alike(finished: Finished, silos: data.Silos) -> None:
     for what, theirs, own in about:
         if theirs != own:
             raise DataError(f"{what} {own} of {', '.join(silos.names)}: expected {theirs}, as in {finished.folder}")
+
+
+def _predicts(preparation: data.Preparation) -> str:
+    return preparation.target.predicts if preparation.target is not None else "classes"
 
 
 def _layout(preparation: data.Preparation) -> Any:

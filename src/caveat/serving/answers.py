@@ -230,7 +230,7 @@ class RunModel(ServedModel):
         self.classes, self.kind, self.shape = tuple(run.preparation.classes), self.raw.kind, self.raw.shape
         self.dtype = str(self.raw.dtype).removeprefix("torch.")
         self.version = version_of(run.folder)
-        self.target, self.promised = run.preparation.target, promised_by(run.experiment, silo)
+        self.target, self.promised = run.experiment.target(silo), promised_by(run.experiment, silo)
         if self.kind == "table":
             self.encoder = self.raw.encoder
             single = replace(self.encoder, reference=NO_REFERENCE)

@@ -115,7 +115,10 @@ def audit_of(
     progress: Progress | None = None,
 ) -> Audit:
     """Audit the method of a specification, ignoring its seed. Raises what `audit` does."""
-    check_classes_only(silos.target, "audit")
+    instead = "see the coverage of intervals per silo in the report, and `caveat ood` for familiarity and alarms"
+    check_classes_only(
+        silos.target, "audit tests entropies of classes, their calibration and their fusion, and", instead
+    )
     devices = find_devices(engine.device, engine.workers)
     spec = dataclasses.replace(
         spec, seed=0, evaluation=ONCE, method=experiments.with_equal_steps(spec.method, silos), data=None, baselines=()

@@ -36,6 +36,12 @@ from .run import PATIENCE, FlowerRun, StartCommand, check_measurement, check_sam
 DELIVERED = "delivered"
 MAJORITY = "that of the majority"
 """Reported next to a silo's accuracy, because its test split may be small and mostly of one class."""
+TOLD = {
+    "accuracy": "accuracy", MAJORITY: MAJORITY, "mae": "MAE", "reference_mae": "without inputs", "crps": "CRPS",
+    "c_index": "C-index", "integrated_brier": "Brier score", "reference_integrated_brier": "without inputs",
+    "interval_coverage": "coverage of intervals", "nll": "nll",
+}  # fmt: skip
+"""Metrics that are told after a delivery, and their names."""
 
 
 def deliver(
@@ -170,7 +176,7 @@ class Delivery:
             return
         majority = _majority(measured.get(GROUP, {}), self.engine.members.cards[silo].class_counts)
         found = metrics.figures(measured["sums"]) | majority
-        told = ", ".join(f"{name} {found[name]:.3f}" for name in ("accuracy", MAJORITY, "nll") if name in found)
+        told = ", ".join(f"{called} {found[name]:.3f}" for name, called in TOLD.items() if name in found)
         self.progress.note(f"{silo} has the model of {self.method.name}{after}: {told}")
 
     def _missed(self, past: Past) -> list[tuple[int, Round]]:

@@ -22,7 +22,7 @@ from ...core.quantity import Quantity
 from ...core.silo import FederationInfo, SiloInfo
 from ...data.agreement import check_fits, shared_schema, unlike_silos
 from ...data.pools import NUMERIC
-from ...data.quantities import fitted, kind_of, summed
+from ...data.quantities import checked_sums, fitted, kind_of, rows_told, summed
 from ...data.schemas import DataSchema
 from ...engines.flower_messages import GridMessages, Words, comes_after, legible, pack, words_of
 from ..keys import UNSIGNED, Asked, NameRefused
@@ -120,6 +120,8 @@ class OpenMembership(Members):
         self._refused: dict[int, str] = {}
         self._names: dict[int, SiloId] = {}
         self._fitting: Generator[Tensor, Tensor, Quantity] | None = None
+        self._first: dict[SiloId, tuple[tuple[float, ...], ...]] = {}
+        """The first sums of a quantity's targets that silos sent, which all later numbers must fit."""
         self._told: dict[int, str] = {}
         """Messages to nodes for their next greeting."""
 
@@ -239,6 +241,13 @@ class OpenMembership(Members):
 
         return fitted(fit, data)
 
+    def _check_rows(self, silo: SiloId) -> None:
+        """Raise DataError, and forget the silo, if its bars come from another number of targets than it trains on."""
+        card, told = self.silo_infos[silo], rows_told(self._first.get(silo, ()))
+        if told is not None and (rows := card.examples["train"] + card.dropped.get("train", 0)) != told:
+            del self.silo_infos[silo], self.records[silo]
+            raise DataError(f"silo {silo!r} has {rows} training examples, but sent sums of {told} targets")
+
     def _greet(self, wire: GridMessages) -> None:
         now, online = time.monotonic(), wire.online()
         # A process that was killed while answering never answers.
@@ -304,6 +313,7 @@ class OpenMembership(Members):
         if asked.question == "join":
             joined = silo in self.silo_infos
             self.take(silo, words)
+            self._check_rows(silo)
             self.nodes[silo] = node
             self._bind(silo, key)
             if key == UNSIGNED and not joined:
@@ -312,7 +322,9 @@ class OpenMembership(Members):
         sketch = DataSchema.of_json(json.loads(str(words["sketch"])))
         if self.terms.agreement is None:
             if (data := self.terms.config.data).predict in NUMERIC:
-                summed([sketch.sums], data, self.terms.grid)
+                checked_sums(sketch.sums, data, self.terms.grid, self._first.get(silo, ()))
+                if not self.terms.grid:
+                    self._first[silo] = sketch.sums
             self.sketches[silo] = sketch
             self.nodes[silo] = node
             self._bind(silo, key)

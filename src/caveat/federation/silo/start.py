@@ -15,6 +15,7 @@ from ... import config as configuration
 from ...config import Config, EngineSettings, MethodSettings, Uncertainty
 from ...core import CaveatError, ConfigurationError, DataError, DataWarning
 from ...data import DataSettings, survey
+from ...data.tables.advice import TELLING
 from ...data.tables.dictionary import DictionaryColumn
 from ...data.tables.formats import number
 from ...training.fit import Training
@@ -27,8 +28,8 @@ from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 
 NAME = "check"
 """Placeholder for a federation's name, which a silo does not store."""
-SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "thousands", "missing", "separator",
-               "groups", "time")  # fmt: skip
+SHARED_KEYS = ("classes", "predict", "event", "dictionary", "categorical", "numeric", "decimal", "thousands",
+               "missing", "separator", "groups", "time")  # fmt: skip
 """Keys of a configuration that apply to all silos' tables."""
 UNKNOWN = ("a class of the server's", "another one")
 """Placeholders for undefined classes."""
@@ -51,12 +52,18 @@ class JoiningCheck:
     """The data dictionary, if it is neither in the configuration nor in the silo's own file."""
 
     def survey(self) -> dict[str, Any]:
-        """Describe its source by `caveat.data.survey`, read according to its file and the federation."""
+        """Describe its source by `caveat.data.survey`, read according to its file and the federation. Without a
+        configuration, a target with many different numbers is a quantity."""
         if not self.file.is_table:
             return survey(self.file.source)
         shared = {} if self.config is None else {key: getattr(self.config.data, key) for key in SHARED_KEYS}
         own = {key: value for key in OWN_KEYS if (value := getattr(self.file, key)) is not None}
-        return survey(self.file.source, **{"dictionary": self._dictionary} | shared | own)
+        keys: dict[str, Any] = {"dictionary": self._dictionary} | shared | own
+        found = survey(self.file.source, **keys)
+        labels = found.get("classes", ())
+        if self.config is None and len(labels) > TELLING and all(number(str(each), ".") is not None for each in labels):
+            return survey(self.file.source, **keys, predict="quantity")
+        return found
 
     def check(self, found: Mapping[str, Any]) -> list[str]:
         """Run all checks of joining, with the same code; return a line for each check that was not possible.
@@ -100,7 +107,10 @@ class JoiningCheck:
         """Return a configuration that accepts whatever a server's configuration may accept, except split fractions."""
         return Config(
             data=DataSettings(
-                source="on_site", target=self.file.target, classes=self._classes(found), dictionary=self._dictionary
+                source="on_site",
+                target=self.file.target,
+                dictionary=self._dictionary,
+                **{"classes": self._classes(found)} if "classes" in found else {"predict": "quantity"},
             ),
             method=MethodSettings("fedavg"),
             training=Training(batch_size=2),
