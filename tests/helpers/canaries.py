@@ -21,14 +21,14 @@ def plant(folder_class: Any, records: Path) -> None:
     what the silo sends, before it is masked, at `records/SILO`."""
     masked = folder_class.masked
 
-    def planted(self: Any, order: Any, request: bytes, update: Any, weight: int) -> Any:
+    def planted(self: Any, order: Any, request: bytes, update: Any, weight: int, shares: int) -> Any:
         own = records / self.identity.silo
         own.mkdir(parents=True, exist_ok=True)
         flat = {f"{group}/{name}": each for group, named in update.payload.items() for name, each in named.items()}
         for tensor in flat.values():
             if order.task.endswith("train") and tensor.is_floating_point():
                 tensor.view(-1)[:2] = canaries(own.name)[: tensor.numel()]
-        sent = masked(self, order, request, update, weight)
+        sent = masked(self, order, request, update, weight, shares)
         kept = {name: each.contiguous() for name, each in flat.items()}
         save_file(kept, own / f"{order.t}-{order.task}.safetensors", {"weight": str(weight)})
         return sent

@@ -371,3 +371,12 @@ def test_identities_know_each_other() -> None:
     assert found["b"].check("a", key, signature, b"text") == ""
     assert found["b"].check("c", key, signature, b"text") == "an unknown key"
     assert issubclass(SecureRefused, RunError)
+
+
+def test_noise_of_more_silos_than_a_sum_has_is_refused() -> None:
+    """A server that reports more silos than there are makes each of them add less noise."""
+    federation = SecureFederation(FOUR)
+    federation.set_up()
+    federation.silos["a"].check_noise(threshold(4) - 1)
+    with pytest.raises(SecureRefused, match=r"noise of 66 other silos .* a sum over 3 of 4 silos can be opened"):
+        federation.silos["a"].check_noise(threshold(100) - 1)

@@ -77,7 +77,7 @@ def test_no_round_of_the_method_says_how_large_a_silo_is(silos: Silos, method: l
     lines = [json.loads(line) for line in (run.folder / "ledger.jsonl").read_text().splitlines()]
     sent = [line for line in lines if line.get("phase") in phases and "split" not in line]
     assert {line["phase"] for line in sent} == phases
-    assert {step.linear for step in Privacy(clip_norm=1.0).around(method, 4).schedule()} == {"silos"}
+    assert {step.linear for step in Privacy(clip_norm=1.0).around(method, 4, 4).schedule()} == {"silos"}
     assert {line["examples"] for line in sent} == {1}
 
 
@@ -122,8 +122,27 @@ def test_a_method_that_it_does_not_fit_is_refused_before_anything_is_written(tmp
     assert not out.exists()
 
 
+@pytest.mark.parametrize("secure", [True, False])
+def test_noise_in_the_sum_needs_secure_sums(silos: Silos, secure: bool) -> None:
+    settings = {"privacy": Privacy(clip_norm=1.0, noise_multiplier=2.0, where="sum"), "robust": "off", "secure": secure}
+    if not secure:
+        with pytest.raises(
+            ConfigurationError, match=r"privacy.where = 'sum' needs .*secure = true: without it, the se"
+        ):
+            library.run(silos, library.FedAvg(), rounds=1, training=TRAINING, **settings)
+        return
+    found = library.run(silos, library.FedAvg(), rounds=3, training=TRAINING, **settings).summary["privacy"]
+    # Three of four silos can open a sum: two others protect each one, and all four took part.
+    assert found["where"] == "sum"
+    assert found["epsilon"] == found["epsilon_server"] == epsilon(2.0, [4, 4, 4], 2, 1e-5)
+    assert found["epsilon"] < composed([2.0] * 3, 1e-5)
+    assert "which the smallest sums have" in protection(PrivacyRecord.model_validate(found))
+
+
 def test_noise_without_a_clip_is_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"privacy.noise_multiplier = 1.0 is ignored without privacy.clip_norm"
     ):
         Privacy(noise_multiplier=1.0)
+    with pytest.raises(ConfigurationError, match=r"privacy.where = 'sum' is ignored without privacy.clip_norm"):
+        Privacy(where="sum")

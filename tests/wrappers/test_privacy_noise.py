@@ -16,9 +16,10 @@ from scipy.stats import kstest, norm
 
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, SiloContext, State, Update
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
+from caveat.secure.fixed_point import sum_in_the_clear, threshold
 from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.choice_policies import Switched
-from caveat.wrappers.privacy import Private, epsilon, epsilon_against_server, normal
+from caveat.wrappers.privacy import Privacy, Private, composed, epsilon, epsilon_against_server, normal
 
 PLAIN = FedAvg(rounds=3, training=ADAM)
 SECRET = 2**127 + 12345
@@ -286,3 +287,29 @@ def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ConfigurationError, match=r"pip install \"caveat\[privacy\]\""):
         epsilon(1.0, [3], 3, 1e-5)
+
+
+def test_the_smallest_secure_sum_has_all_of_the_noise_without_one_of_its_silos() -> None:
+    """Of seven silos, five are enough: the sum of four silos' noise, in fixed point, has the whole deviation."""
+    clip, noise, silos = 0.5, 2.0, 7
+    private = Privacy(clip_norm=clip, noise_multiplier=noise, where="sum").around(PLAIN, silos, silos)
+    assert isinstance(private, Private)
+    assert private.silos + 1 == threshold(silos) == 5
+    names = [f"silo-{k}" for k in range(private.silos)]
+    shares = {
+        name: {"model": {"w": (private.deviation * normal(torch.Size([20_000]), name)).float()}} for name in names
+    }
+    _, total = sum_in_the_clear(shares, dict.fromkeys(names, 1), silos)
+    standard = total.sums["model"]["w"] / (noise * clip)
+    assert kstest(standard.numpy(), "norm").pvalue > 0.01
+    # Of a normal sample's variance, the relative standard deviation is sqrt(2 / n) = .01.
+    assert float(standard.var()) == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("replies", [5, 6, 7])
+def test_epsilon_of_a_secure_sum_is_at_most_that_of_the_multiplier(replies: int) -> None:
+    """Conservative at the threshold: a silo that knows its own noise faces the noise of all others in the sum."""
+    shares = Privacy(clip_norm=1.0, where="sum").shares(7, 7)
+    found = epsilon(3.0, [replies] * 10, shares, 1e-5)
+    assert found == pytest.approx(composed([3.0 * math.sqrt((replies - 1) / 4)] * 10, 1e-5))
+    assert found <= composed([3.0] * 10, 1e-5) < epsilon_against_server(3.0, 10, 7, 1e-5)

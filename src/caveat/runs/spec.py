@@ -72,6 +72,12 @@ class RunSpec:
             )
         if self.federation.secure:
             self._check_secure()
+        elif self.privacy.where == "sum":
+            raise ConfigurationError(
+                "privacy.where = 'sum' needs federation.secure = true: without it, the server sees each silo's update, "
+                "which has only a share of the noise",
+                "privacy.where",
+            )
 
     def _check_secure(self) -> None:
         """Raise ConfigurationError for settings that need single silos."""
@@ -168,7 +174,7 @@ class RunSpec:
         """
         if (silos, subgroups, target) not in self._completed:
             method = self.server.around(trained(self.method, target))
-            method = self.privacy.around(method, self.cohort_size(silos))
+            method = self.privacy.around(method, self.cohort_size(silos), self.population(silos))
             method = self.robust.around(method, self.cohort_size(silos))
             self._completed[silos, subgroups, target] = self.uncertainty.around(
                 method, self.population(silos), seed=self.seed, subgroups=subgroups, target=target

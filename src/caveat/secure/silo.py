@@ -192,6 +192,15 @@ class SecureSilo:
                 add_mask(found, derived(key, "mask of a pair", context), 1 if own.silo < name else -1)
         return found
 
+    def check_noise(self, shares: int) -> None:
+        """Raise SecureRefused if a sum can be opened over fewer silos than `shares` besides this one."""
+        roster = self._roster()
+        if shares >= roster.threshold:
+            raise self.refuse(
+                f"the noise of {shares} other silos protects its update, but a sum over {roster.threshold} of "
+                f"{roster.silos} silos can be opened: the server reported more silos than there are keys"
+            )
+
     def _check_new(self, work: str) -> None:
         """Raise SecureRefused if a sum of this work was opened: from two sums, over silos that differ by one, the
         server could subtract that silo's numbers."""

@@ -13,8 +13,10 @@ the effect of half the noise. Rounds are composed by Renyi differential privacy 
 Limits: Gaussian noise in floating point has gaps that can distinguish neighbors (Mironov, On Significance of the Least
 Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure aggregation, the
 server sees each silo's update with that silo's noise only, whose multiplier is noise / sqrt(silos); everyone else sees
-sums. Only messages of training rounds are covered: not calibration after training, evaluation, or what silos report
-about their data before the first round.
+sums. With it (`where = "sum"`), the server sees sums, too. Noise is then rounded to float32 and to fixed point before
+it is summed, and accounted as if it were not: the steps of 2^-32 are far smaller than its deviation. Only messages of
+training rounds are covered: not calibration after training, evaluation, or what silos report about their data before
+the first round.
 """
 
 import hashlib
@@ -24,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -47,6 +49,7 @@ from ..core import (
 )
 from ..core.devices import home
 from ..core.settings import LARGE, frozen_settings
+from ..secure.fixed_point import threshold
 from .base import Wrapper, find
 from .trained import Carried
 
@@ -73,7 +76,8 @@ class Private(Wrapper):
     """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by
     `clip_norm`."""
     silos: int
-    """Number of silos in a training round, above 0."""
+    """Number of silos whose noise together has the deviation of `noise_multiplier`, above 0: those of a round, or one
+    less than those of the smallest secure sum."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_norm < math.inf:
@@ -287,20 +291,29 @@ class Privacy:
     """Maximum L2 norm of a silo's update in a round; larger updates are scaled down."""
     noise_multiplier: Annotated[float, Field(ge=0, le=LARGE)] | None = None
     """Noise multiplier: standard deviation of the noise in a round's sum, divided by `clip_norm` (1 by default)."""
+    where: Literal["silo", "sum"] | None = None
+    """sum: with federation.secure, the smallest sum that can be opened has all of the noise, also without the noise of
+    one of its silos; silo (default): the sum over all silos of a round has it."""
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The delta for which epsilon is reported (0.00001 by default)."""
 
     def __post_init__(self) -> None:
-        for key in ("noise_multiplier", "delta"):
+        for key in ("noise_multiplier", "where", "delta"):
             if self.clip_norm is None and getattr(self, key) is not None:
                 raise ConfigurationError(
-                    f"privacy.{key} = {getattr(self, key)} is ignored without privacy.clip_norm", f"privacy.{key}"
+                    f"privacy.{key} = {getattr(self, key)!r} is ignored without privacy.clip_norm", f"privacy.{key}"
                 )
 
-    def around(self, method: Method, silos: int) -> Method:
-        """Return the method with clipping and noise, for `silos` silos per round. Raises ConfigurationError for an
-        incompatible method."""
-        return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, silos)
+    def around(self, method: Method, silos: int, population: int) -> Method:
+        """Return the method with clipping and noise, for `silos` silos per round of a `population`. Raises
+        ConfigurationError for an incompatible method."""
+        shares = self.shares(silos, population)
+        return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, shares)
+
+    def shares(self, silos: int, population: int) -> int:
+        """Return the number of silos whose noise adds up to the noise multiplier. In a sum, one silo's noise does not
+        count, because that silo knows it."""
+        return threshold(population) - 1 if self.where == "sum" else silos
 
     @property
     def multiplier(self) -> float:
@@ -315,7 +328,8 @@ class Privacy:
         """Return the entry of a run's summary: epsilon by silo, from the messages in the ledger.
 
         "epsilon" is against parties that see only sums, the maximum over silos. "epsilon_server" is against a server
-        that sees each update, including late ones, for a silo that took part in every training round. null is infinite:
+        that sees each update, including late ones, for a silo that took part in every training round; with noise in
+        sums, against a server that sees only sums and has at most one of the silos on its side. null is infinite:
         some round had no noise. Both are silo-level; "row" has the record-level ones, because changing one row of a
         silo can move a clipped update by twice the clip norm. All other messages are not covered.
         """
@@ -332,13 +346,13 @@ class Privacy:
         delta, noise = self.delta or DELTA, self.multiplier
 
         def epsilons(multiplier: float) -> dict[str, float | None]:
-            return {
-                "epsilon": _largest(epsilon(multiplier, each, silos, delta) for each in _distinct(rounds.values())),
-                "epsilon_server": _largest([epsilon_against_server(multiplier, len(replies), silos, delta)]),
-            }
+            sums = _largest(epsilon(multiplier, each, silos, delta) for each in _distinct(rounds.values()))
+            single = _largest([epsilon_against_server(multiplier, len(replies), silos, delta)])
+            return {"epsilon": sums, "epsilon_server": sums if self.where == "sum" else single}
 
         return {
-            "clip_norm": self.clip_norm, "noise_multiplier": noise, "delta": delta, **epsilons(noise),
+            "clip_norm": self.clip_norm, "noise_multiplier": noise, "delta": delta, "where": self.where,
+            **epsilons(noise),
             "row": epsilons(noise / 2),
             "covers": list(covers), "not_covered": sorted(other),
         }  # fmt: skip

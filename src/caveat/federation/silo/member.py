@@ -35,7 +35,9 @@ from ...runs.local import Run
 from ...runs.spec import spec_of
 from ...runs.spec_file import described
 from ...secure.messages import SecureRefused
+from ...wrappers.base import find
 from ...wrappers.evaluation import TEST
+from ...wrappers.privacy import Private
 from ..refusals import check_count, check_counts, check_grid, check_terms, told_by_rule
 from ..terms import Terms, differing
 from .data import SiloData, agreement
@@ -144,7 +146,8 @@ class SiloSide:
             refuse_links(folder)
             ledger = Ledger(folder / "ledger.jsonl")
 
-            weights = weights_of(executor.method, order.t, order.task) if terms.config.federation.secure else None
+            spec, noise = run.spec, find(executor.method, Private)
+            weights = weights_of(executor.method, order.t, order.task) if spec.federation.secure else None
 
             def record(update: Update, known: FileSum | None) -> FileSum:
                 if order.joins and weights is not None:
@@ -160,7 +163,8 @@ class SiloSide:
             if weights is not None and any(update.payload.values()):
                 if order.joins:
                     return Update({}, update.examples)
-                return self._secure(folder).masked(order, request, update, weight_in(update, weights))
+                shares = noise.silos if spec.privacy.where == "sum" and noise is not None else 0
+                return self._secure(folder).masked(order, request, update, weight_in(update, weights), shares)
         return update
 
     @contextmanager

@@ -109,10 +109,13 @@ class SecureFolder:
         given = {silo: str(each) for silo, each in signatures.items()}
         return {"answer": silo.open(slot, survivors, given).to_text()}
 
-    def masked(self, order: Order, request: bytes, update: Update, weight: int) -> Update:
-        """Return an update as it leaves the silo. Raises SecureRefused without a slot to mask it."""
+    def masked(self, order: Order, request: bytes, update: Update, weight: int, shares: int = 0) -> Update:
+        """Return an update as it leaves the silo. Raises SecureRefused without a slot to mask it, and if it takes the
+        noise of `shares` other silos, but a sum may be over fewer."""
         slot = Slot.of_text(order.secure)
-        return masked(update, weight, self._session(slot.number), slot, request, work_of(order.t, order.task))
+        silo = self._session(slot.number)
+        silo.check_noise(shares)
+        return masked(update, weight, silo, slot, request, work_of(order.t, order.task))
 
     def _session(self, number: int) -> SecureSilo:
         own = self._known()

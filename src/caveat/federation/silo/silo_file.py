@@ -163,11 +163,13 @@ def _training(config: Config, method: str) -> list[str]:
 
 
 def _multiplier(config: Config) -> float:
-    """Return the standard deviation of the noise in a silo's update, divided by the sensitivity of the update. It is 0
-    if the noise depends on the number of silos that the server reports."""
+    """Return the standard deviation of the noise in what the server sees of a silo's update, alone or in a sum, divided
+    by the sensitivity of the update. It is 0 if the noise depends on the number of silos that the server reports."""
     spec = spec_of(config)
     if config.privacy.clip_norm is None or spec.expected is None:
         return NO_NOISE
+    if config.privacy.where == "sum":
+        return config.privacy.multiplier
     return config.privacy.multiplier / math.sqrt(spec.cohort_size(spec.expected))
 
 

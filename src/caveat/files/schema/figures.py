@@ -258,11 +258,12 @@ class RowEpsilons(Record):
 class PrivacyRecord(Record):
     """Silo-level differential privacy of clipping and noise. An epsilon of None is infinite."""
 
-    OMITTED: ClassVar = frozenset({"row"})
+    OMITTED: ClassVar = frozenset({"row", "where"})
 
     clip_norm: float | None
     noise_multiplier: float
     delta: float
+    where: str | None = None
     epsilon: float | None
     epsilon_server: float | None
     covers: list[str]

@@ -78,10 +78,11 @@ def protection(record: PrivacyRecord | None) -> str:
     """Return the privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
     if record is None or record.clip_norm is None:
         return ""
+    noise = ", which the smallest sums have" if record.where == "sum" else ""
     sentence = (
         f"Training updates were clipped to a norm of {record.clip_norm:g}, with a noise multiplier of "
-        f"{record.noise_multiplier:g}. At silo level, epsilon is {_epsilon(record.epsilon)} against everyone who sees "
-        f"models and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
+        f"{record.noise_multiplier:g}{noise}. At silo level, epsilon is {_epsilon(record.epsilon)} against all who "
+        f"see models and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
     )
     if record.row is not None:
         sentence += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
