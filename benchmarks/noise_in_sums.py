@@ -4,8 +4,9 @@
 
 FedAvg with a linear model on scikit-learn's digits at 100 silos with 17 or 18 images each, on one machine, for three
 seeds. With noise in the sum, the 67 silos of the smallest sum have all of the noise that epsilon needs, even if one of
-them gives its own noise away; otherwise each silo adds that much. The table has the accuracy on the silos' test inputs
-(mean of seeds, and the lowest and highest). Takes three minutes on one core.
+them gives its own noise away; otherwise each silo adds that much. Epsilon in the first column holds for every sum that
+can be opened. The table has the accuracy on the silos' test inputs (mean of seeds, and the lowest and highest). Takes
+ten minutes on one core.
 """
 
 from __future__ import annotations

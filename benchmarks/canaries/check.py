@@ -132,19 +132,24 @@ def check(made: Processes) -> int:
         nonlocal size, control
         # Sums that nothing else has by chance, such as zeros.
         totals = [part.tobytes() for each in sums.values() if (part := each.words[2:6]).all() and (part % 2**16).all()]
-        for name, content in made.memory():
+        for name, content in list(made.memory()):  # all of it first, because the server does not wait
             size += len(content)
             found.extend(where(patterns, [(name, content)]))
             control += len(where(totals, [(name, content)]))
 
-    while (status := made.server.ended("run")) is None:
+    def collect() -> bool:
+        """Read the sums that the server opened since; return whether there are any."""
         fresh = [path for path in made.run.glob("state/sums/*.safetensors") if path.stem not in sums]
         for path in fresh:
             sums[path.stem] = OpenedSum.of_payload(read_payload(path), path)[0]
             patterns.update(Recorded(made.records, path.stem, sums[path.stem].examples).patterns())
-        if fresh:
+        return bool(fresh)
+
+    while (status := made.server.ended("run")) is None:
+        if collect():
             search()
         time.sleep(0.2)
+    collect()
     search()
     print(f"the run ended with status {status}; {len(sums)} sums, {len(patterns)} patterns of single hospitals")
     print(f"{size / 1e6:,.0f} MB of the server's memory: {len(found)} found, sums found {control} times (the control)")

@@ -25,6 +25,9 @@ from caveat.federation.silo.app import NodeHandler
 from caveat.federation.silo.secure import SecureFolder, SignedName
 from caveat.runs.progress import Silent
 from caveat.secure.fixed_point import decode
+from caveat.secure.messages import Opened
+from caveat.secure.silo import SecureSilo
+from caveat.wrappers.privacy import composed, epsilon
 
 SECURE = """
 secure = true
@@ -146,6 +149,28 @@ def test_a_silo_that_vanishes_in_any_phase_does_not_stop_the_others(tmp_path: Pa
     there = 4 if phase in ("agree", "open", "temperature") else 3
     assert len(found["secure"]["silos"]) == there
     assert found.get("absent", []) == ([] if there == 4 else ["hill"])
+
+
+def test_a_silo_that_gives_wrong_shares_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation, honest = SecureHospitals(tmp_path), SecureSilo.open
+
+    def wrong(silo: SecureSilo, *about: Any) -> Opened:
+        found = honest(silo, *about)
+        return found._replace(seeds={**found.seeds, "lake": bytes(33)}) if silo.own.silo == "coast" else found
+
+    monkeypatch.setattr(SecureSilo, "open", wrong)
+    federation.serve()
+    why = "the shares that silo 'coast' gave of the secrets of lake do not fit those of the other silos"
+    assert any(why in note for note in federation.notes)
+
+
+def test_noise_in_sums_protects_every_opened_sum(tmp_path: Path) -> None:
+    more = '[privacy]\nclip_norm = 1.0\nnoise_multiplier = 3.0\nwhere = "sum"\n'
+    federation = SecureHospitals(tmp_path, more=more)
+    federation.lost = losing_in("train", federation.node["hill"])
+    found = summary(federation.serve())["privacy"]
+    # Three silos are in the sum, of which two protect the third: as many as the noise is shared among.
+    assert found["epsilon"] == found["epsilon_server"] == epsilon(3.0, [3], 2, 1e-5) == composed([3.0], 1e-5)
 
 
 def test_too_few_silos_fail_by_name(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class SecureFederation:
         signatures = self.signed(slot, alive, [name for name in alive if name not in no_signature])
         self.server.enough(signatures, "signed the sum")
         opened = {name: self.open(name, slot, alive, signatures) for name in signatures if name not in no_opening}
-        return self.server.unmask(slot, b"request", sent, opened)
+        return self.server.unmask(slot, b"request", {name: sent[name] for name in alive}, opened)
 
 
 def vectors(names: Sequence[str], length: int = 50, seed: int = 0) -> dict[str, Words]:

@@ -194,7 +194,9 @@ def test_a_vector_of_another_length_or_of_no_member_counts_as_vanished() -> None
     assert federation.server.survivors(sent) == alive
     signatures = federation.signed(0, alive)
     opened = {name: federation.open(name, 0, alive, signatures) for name in alive}
-    assert federation.server.unmask(0, b"request", sent, opened).tolist() == summed(given, alive)
+    assert federation.server.unmask(0, b"request", {name: sent[name] for name in alive}, opened).tolist() == summed(
+        given, alive
+    )
 
 
 def test_secrets_are_not_printed_and_channel_keys_are_erased() -> None:
@@ -293,6 +295,7 @@ def test_wrong_shares_of_one_silo_are_left_out_if_enough_others_gave_theirs(liar
            for shares in opened[liar]]  # fmt: skip
     opened[liar] = Opened(*own)
     assert federation.server.unmask(slot, b"request", sent, opened).tolist() == summed(given, alive)
+    assert federation.server.misfits == {liar: sorted(wrong)}
 
 
 def test_a_vector_that_is_not_masked_is_found() -> None:

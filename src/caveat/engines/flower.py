@@ -204,13 +204,14 @@ class FlowerEngine:
         it while more than two thirds are left; otherwise the task is repeated for up to `start_timeout` seconds."""
         until = time.monotonic() + self.round_timeout
         end = until + self.start_timeout
-        about = digest(digest_of_payload(payload), self.rollbacks)
+        sent = digest_of_payload(payload)
+        about = digest(sent, self.rollbacks)
         while True:
             try:
                 if (stored := secure.stored(t, address, about)) is not None:
                     return self._opened(t, address, stored, weights)
                 self.members.meet(self.wire, until)
-                found = self._sum(secure, t, address, payload, cohort, until)
+                found = self._sum(secure, t, address, payload, sent, cohort, until)
                 if isinstance(found, OpenedSum):
                     secure.store(t, address, about, found)
                     return self._opened(t, address, found, weights)
@@ -226,9 +227,10 @@ class FlowerEngine:
             until = min(time.monotonic() + self.round_timeout, end)
 
     def _sum(
-        self, secure: SecureServer, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], until: float
-    ) -> OpenedSum | Replies:
-        """Return the sum, or replies without tensors if there is nothing to add."""
+        self, secure: SecureServer, t: int, address: str, payload: Payload, sent: bytes, cohort: Sequence[SiloId],
+        until: float,
+    ) -> OpenedSum | Replies:  # fmt: skip
+        """Return the sum, or replies without tensors if there is nothing to add. `sent` is the payload's digest."""
         online, terms = self.wire.online(), self.members.terms_text
         nodes = {silo: node for silo in cohort if (node := self.members.nodes.get(silo, NEVER)) in online}
         session, lost = secure.ready(nodes, terms, until)
@@ -247,10 +249,15 @@ class FlowerEngine:
         layout, vectors, other = alike(updates)
         left = away | lost | reasons | other
         with told(reasons | other):
-            check_quorum(session.survivors(vectors), min(self.quorum, len(cohort)))
-        request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, payload)
+            alive = session.survivors(vectors)
+            check_quorum(alive, min(self.quorum, len(cohort)))
+        request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, sent)
         about = bound_request(request, layout, len(members))
-        words, alive = secure.total(session, slot, about, vectors, nodes, terms, until)
+        vectors = {silo: vectors[silo] for silo in alive}
+        words = secure.total(session, slot, about, vectors, nodes, terms, until)
+        for silo, dealers in session.misfits.items():
+            shares = f"the shares that silo {silo!r} gave of the secrets of {_listed(dealers)}"
+            self.tell(f"{work_of(t, address)}: {shares} do not fit those of the other silos; the sum is without them")
         late = {silo: LATE for silo in members if silo not in alive}
         return OpenedSum(layout, words, {silo: updates[silo].examples for silo in alive}, late | left)
 

@@ -20,7 +20,7 @@ from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.silo import TOGETHER, SiloInfo
 from ..files import read_payload, refuse_link, to_bytes, write_bytes
 from ..secure.fixed_point import DecodedSum, Layout, Words, decode, encode, layout_of
-from ..secure.masks import digest, digest_of_payload
+from ..secure.masks import digest
 from ..secure.messages import (
     Advert,
     MasksRemain,
@@ -65,9 +65,9 @@ class Slot(NamedTuple):
             raise SecureRefused("a request for a masked update without a valid slot of a session") from None
 
 
-def request_digest(order: Order, terms: str, payload: Payload) -> bytes:
-    """Return a digest of everything in a request that all silos must have in common."""
-    return digest("request", order.t, order.task, order.rollbacks, terms, digest_of_payload(payload))
+def request_digest(order: Order, terms: str, sent: bytes) -> bytes:
+    """Return a digest of everything in a request that all silos must have in common; `sent` is that of its payload."""
+    return digest("request", order.t, order.task, order.rollbacks, terms, sent)
 
 
 def work_of(t: int, task: str) -> str:
@@ -211,11 +211,11 @@ class SecureServer:
         nodes: Mapping[SiloId, int],
         terms: str,
         until: float,
-    ) -> tuple[Words, list[SiloId]]:
-        """Return the sum of vectors, and the silos in it. `request` is that of `bound_request`. Raises TooFewSilos and
+    ) -> Words:
+        """Return the sum of the survivors' vectors. `request` is that of `bound_request`. Raises TooFewSilos and
         MasksRemain."""
         self.delivered |= vectors.keys()
-        alive = session.survivors(vectors)
+        alive = sorted(vectors)
         question: dict[str, str | int] = {
             "terms": terms, "number": session.number, "slot": slot, "survivors": json.dumps(alive),
         }  # fmt: skip
@@ -227,7 +227,7 @@ class SecureServer:
         )
         opened, wrong = parsed(texts, Opened.of_text)
         with told(lost | later | wrong):
-            return session.unmask(slot, request, {silo: vectors[silo] for silo in alive}, opened), alive
+            return session.unmask(slot, request, vectors, opened)
 
     def ask(
         self, silos: Iterable[SiloId], question: Mapping[str, str | int], nodes: Mapping[SiloId, int], until: float

@@ -26,6 +26,8 @@ class SecureSession:
     """Shares by receiver and sender, which only the receiver can read."""
     slot: int = 0
     """The slot of the next aggregation."""
+    misfits: dict[SiloId, list[SiloId]] = field(default_factory=dict)
+    """By silo whose shares of the last sum do not fit those of the others, the silos whose secrets they are of."""
 
     @property
     def spent(self) -> bool:
@@ -73,9 +75,9 @@ class SecureSession:
     def unmask(
         self, slot: int, request: bytes, vectors: Mapping[SiloId, Words], opened: Mapping[SiloId, Opened]
     ) -> Words:
-        """Return the sum of the survivors' vectors, from the shares that silos gave. If more silos than needed gave
+        """Return the sum of the `survivors`' vectors, from the shares that silos gave. If more silos than needed gave
         shares, one with wrong shares is left out. Raises TooFewSilos, and MasksRemain if shares or masks do not fit."""
-        alive = self.survivors(vectors)
+        alive = sorted(vectors)
         lost = set(self.members) - set(alive)
         fits = [
             silo for silo, each in sorted(opened.items())
@@ -90,7 +92,7 @@ class SecureSession:
             total += vectors[silo]
         for by in (fits, *without):
             try:
-                secrets = self._secrets(by[:needed], alive, opened)
+                secrets = self._secrets(by[:needed], lost, opened)
                 masks = list(self._masks(slot, secrets, alive, context))
                 first = total[:1].copy()
                 for key, sign in masks:
@@ -98,6 +100,8 @@ class SecureSession:
                 if int(first[0]) == len(alive):
                     for key, sign in masks:
                         add_mask(total, key, sign)
+                    rest = [silo for silo in fits if silo not in by[:needed]]
+                    self.misfits = self._misfits(rest, by[1:needed], lost, opened, secrets)
                     return total
                 raise MasksRemain(
                     "the masks do not cancel, so nothing was learnt: silos were sent different models, requests or "
@@ -122,16 +126,32 @@ class SecureSession:
                 yield key, -1 if silo < lost else 1
 
     def _secrets(
-        self, by: Sequence[SiloId], alive: Sequence[SiloId], opened: Mapping[SiloId, Opened]
+        self, by: Sequence[SiloId], lost: Collection[SiloId], opened: Mapping[SiloId, Opened]
     ) -> dict[SiloId, bytes]:
         """Return the survivors' seeds, and the keys of lost members, from the shares of some silos."""
-        lost, names = set(self.members) - set(alive), self.roster.names
-        weights = shares.weights([1 + names.index(silo) for silo in by])
         found = {}
-        for silo in self.members:
-            parts = [opened[each].keys[silo] if silo in lost else opened[each].seeds[silo] for each in by]
-            secret = shares.combine(parts, weights)
+        for silo, secret in self._combined(by, lost, opened):
             if secret is None:
                 raise MasksRemain(f"the shares of a secret of silo {silo!r} do not fit together")
             found[silo] = secret
+        return found
+
+    def _combined(
+        self, by: Sequence[SiloId], lost: Collection[SiloId], opened: Mapping[SiloId, Opened]
+    ) -> Iterator[tuple[SiloId, bytes | None]]:
+        """Yield each member's secret from the shares of some silos; None if they are not of a secret."""
+        weights = shares.weights([1 + self.roster.names.index(silo) for silo in by])
+        for silo in self.members:
+            parts = [opened[each].keys[silo] if silo in lost else opened[each].seeds[silo] for each in by]
+            yield silo, shares.combine(parts, weights)
+
+    def _misfits(
+        self, rest: Sequence[SiloId], by: Sequence[SiloId], lost: Collection[SiloId],
+        opened: Mapping[SiloId, Opened], secrets: Mapping[SiloId, bytes],
+    ) -> dict[SiloId, list[SiloId]]:  # fmt: skip
+        """Return, by silo of the rest, the members whose secrets its shares change, together with those of `by`."""
+        found = dict[SiloId, list[SiloId]]()
+        for silo in rest:
+            wrong = [name for name, each in self._combined([silo, *by], lost, opened) if each != secrets[name]]
+            found |= {silo: wrong} if wrong else {}
         return found

@@ -141,7 +141,10 @@ class FlowerRun(BaseRun):
         return [name for name in super().fixed if name != "splits.json"]
 
     def engine(self) -> AbstractContextManager[Engine]:
-        return nullcontext(engine_of(self, self.config, self.wire, self.members, self.members.note))
+        secure = None
+        if self.config.federation.secure:
+            secure = SecureServer(self.wire, self.members.secure_name, self.folder / "state" / "sums")
+        return nullcontext(engine_of(self, self.config, self.wire, self.members, self.members.note, secure))
 
     def prepare(self) -> None:
         super().prepare()
@@ -174,17 +177,15 @@ class SimulatedRun(LocalRun):
 
 
 def engine_of(
-    run: BaseRun, config: Config, wire: GridMessages, members: Greeter, tell: Callable[[str], None] = silent
-) -> FlowerEngine:
+    run: BaseRun, config: Config, wire: GridMessages, members: Greeter, tell: Callable[[str], None] = silent,
+    secure: SecureServer | None = None,
+) -> FlowerEngine:  # fmt: skip
     bounds = {key: getattr(config.federation, key) for key in ("quorum", "round_timeout", "start_timeout")}
     given = {key: value for key, value in bounds.items() if value is not None}
     # Noise may make a variance negative; the server then keeps the old one.
     variances = VARIANCES if config.privacy.clip_norm is None else VARIANCES - {VARIANCE}
     read = partial(check_measurement, run)
     method, draws = run.spec.evaluated(run.complete_method), run.spec.participation.share < 1
-    secure = None
-    if config.federation.secure and isinstance(members, OpenMembership):
-        secure = SecureServer(wire, members.secure_name, run.folder / "state" / "sums")
     return FlowerEngine(
         method, wire, members, variances=variances, read=read, tell=tell, draws=draws, secure=secure, **given
     )

@@ -25,6 +25,7 @@ from ...methods import METHODS
 from ...nn.custom_model import KNOWN, Make
 from ...runs.local import LocalRun
 from ...runs.spec import spec_of
+from ...secure.masks import digest_of_payload
 from ...secure.messages import SecureRefused
 from ..keys import Asked, signed
 from ..refusals import ToldRefusal, check_version
@@ -90,7 +91,8 @@ class NodeHandler:
                 member = _member(context)
                 check_version(member.file.silo, text)
                 terms = Terms.of_text(text)
-                request = request_digest(order, text, payload) if terms.config.federation.secure else b""
+                secure = terms.config.federation.secure
+                request = request_digest(order, text, digest_of_payload(payload)) if secure else b""
                 return member.perform(terms, order, payload, request)
         terms = Terms.of_text(text)
         if not Path(terms.folder).is_absolute() or not Path(terms.folder).is_dir():
