@@ -328,7 +328,7 @@ def test_the_settings_fit_their_methods_with_and_without_an_encoder() -> None:
         (("--rows", "fedavgg"), "--rows fedavgg: no such method; did you mean", 2),
         (("--federations", "lite-cance"), "--federations lite-cance: no such federation; did you mean", 2),
         (("--federations", "mnist", "--data", "nowhere"), "federation 'mnist' needs mnist.npz in nowhere", 2),
-        (("--lite", "--seeds", "x"), "--seeds x: expected comma-separated whole numbers", 2),
+        (("--lite", "--seeds", "x"), "--seeds x: expected whole numbers, such as 0,1,2", 2),
         (("--lite", "--settings", "none.toml"), "--settings none.toml: cannot be read as TOML", 2),
     ],
 )

@@ -234,6 +234,11 @@ def test_comparisons_and_audits_import_what_their_configuration_names(here: Path
     several = ["--methods", "fedavg,fedbn", "--seeds", "0"]
     compared = caveat("compare", *sets(*items), *several, "--out", "c", "--quiet")
     assert compared.exit_code == 0, compared.stderr
+    as_elsewhere()
+    items.remove("model=net.py:Net")
+    row = ("--methods", "fedavg", "--variant", "own: method.name=fedavg model=net.py:Net", "--seeds", "0")
+    varied = caveat("compare", *sets(*items), *row, "--out", "v", "--quiet")
+    assert varied.exit_code == 0, varied.stderr
     audited = caveat(
         "audit", *sets(*SMALL, "model=net.py:Net", "method.name=fedavg"), "--seeds", "0,1", "--fractions", "1/2,1",
         "--out", "a", "--quiet",

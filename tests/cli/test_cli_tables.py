@@ -15,9 +15,10 @@ from commands import TINY, caveat, files, one_error, sets
 from PIL import Image
 from typer.testing import Result
 
+from caveat.api import load
 from caveat.cli.output import prediction_rows
 from caveat.config import read_dictionary
-from caveat.core import Prediction
+from caveat.core import Prediction, ResultWarning
 from caveat.files import as_text
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -240,6 +241,24 @@ def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:
     assert "none.csv" in one_error(caveat("predict", "run", "none.csv", "--silo", "silo-0"), 3)
 
 
+def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [f"{100 + row},{draw.normal():.3f},{draw.normal():.3f},{row % 2}" for row in range(200)]
+    Path("a.csv").write_text("\n".join(["patient,dose,age,ill", *rows]) + "\n")
+    chance = ("rounds=1", "data.groups=patient", "data.n_silos=2", "baselines=[]")
+    trained = caveat("run", "a.csv", "--target", "ill", *sets(*chance), "--out", "some/run", "--quiet")
+    (advice,) = [line for line in trained.stdout.splitlines() if line.startswith("→ Do not use this model")]
+    result = caveat("predict", "some/run", "a.csv", "--silo", "silo-1")
+    assert f"warning: silo-1: {advice.removeprefix('→ ')}" in result.stderr.splitlines()
+    assert [row["patient"] for row in csv.DictReader(result.stdout.splitlines())] == [f"{100 + i}" for i in range(200)]
+    with pytest.warns(ResultWarning, match="^silo-0: Do not use this model"):
+        load("some/run").predictor("silo-0")
+    own = caveat("evaluate", "some/run", "a.csv", "--silo", "silo-1", "--target", "ill").stderr
+    assert "warning: a.csv is a file of the run's data, so the model was trained on most of its inputs" in own
+    Path("b.csv").write_text(Path("a.csv").read_text())
+    assert "trained on" not in caveat("evaluate", "some/run", "b.csv", "--silo", "silo-1", "--target", "ill").stderr
+
+
 def test_predict_names_a_column_in_other_units(nowhere: Path) -> None:
     write(nowhere / "a.csv")
     assert caveat("run", *sets(*TABLE), "--quiet", "--out", "run").exit_code == 0
@@ -265,9 +284,11 @@ def test_a_spreadsheet_runs_no_class_name(text: str) -> None:
     safe = f"'{text}".replace("\r", " ")
     assert as_text(text) == safe
     prediction = Prediction.from_samples(torch.tensor([[[0.9, 0.1]]]))
-    (header, first) = csv.reader(io.StringIO(prediction_rows(prediction, [text, "b"], ["=note"]), newline=""))
+    (header, first) = csv.reader(
+        io.StringIO(prediction_rows(prediction, [text, "b"], {"=name": ["=note"]}), newline="")
+    )
     assert first[1] == safe
-    assert first[-1] == "'=note"
+    assert (header[-1], first[-1]) == ("'=name", "'=note")
     assert header[2] == f"p_{safe[1:]}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from written_tables import NAN, Cells, check, followed, read, same, write
 
+import caveat
 from caveat.core import DataError
 
 # Features of one file: cells, the advice to follow in turn (numbers of its options), and the values then read.
@@ -279,3 +281,14 @@ def test_advice_leads_to_the_right_values_whatever_formats_meet(tmp_path: Path, 
         pytest.fail(f"refused after twelve times: {keys}")
     for name, values in expected.items():
         assert same(found.x[name], values), keys
+
+
+def test_a_column_of_another_name_is_named_with_the_key_that_maps_it(tmp_path: Path) -> None:
+    files = [tmp_path / "north.csv", tmp_path / "south.csv"]
+    for file, name in zip(files, ("creatinine", "creatinin"), strict=True):
+        file.write_text("\n".join([f"{name},ill", *(f"{row}.5,{row % 2}" for row in range(40))]))
+    key = 'data.files.south.rename_columns.creatinin = "creatinine"'
+    with pytest.raises(DataError, match=re.escape(f"expected the same columns: set {key} if these are the same")):
+        caveat.data.from_files(*files, target="ill")
+    renamed = {"south": {"rename_columns": {"creatinin": "creatinine"}}}
+    assert len(caveat.data.from_files(*files, target="ill", files=renamed)) == 2

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import caveat
-from caveat.core import DataWarning
+from caveat.core import DataError, DataWarning
 from caveat.data.pools import TableColumn
-from caveat.data.side_by_side import at_silos, unlike
+from caveat.data.side_by_side import at_silos, check_spellings, unlike
 
 NUMBER = TableColumn("x")
 
@@ -118,16 +118,25 @@ def keys_of(text: str) -> dict[str, Any]:
 
 def test_the_advice_works(tmp_path: Path) -> None:
     files = hospitals(tmp_path, factor=1, south="FM", word="south")
-    with pytest.warns(DataWarning) as told:
+    with pytest.raises(DataError, match=r"^labels: silo 'south' has 'n', 'y', others have 'no', 'yes'") as refused:
         caveat.data.from_files(*files, target="ill")
-    assert sorted(str(each.message).partition(":")[0] for each in told) == ["column 'sex'", "labels"]
-    keys: dict[str, Any] = {}
-    for each in told:
-        keys |= keys_of(str(each.message))
-    assert keys == {
-        "rename_columns": {"sex": {"codes": {"female": "F", "male": "M"}}}, "label_codes": {"n": "no", "y": "yes"}
-    }  # fmt: skip
+    same, four = str(refused.value).split("; if these are 4 classes")
+    assert keys_of(four) == {"classes": ["n", "no", "y", "yes"]}
+    keys = keys_of(same)
+    assert keys == {"label_codes": {"n": "no", "y": "yes"}}
+    with pytest.warns(DataWarning, match="^column 'sex'") as told:
+        caveat.data.from_files(*files, target="ill", **keys)
+    keys |= keys_of(str(told[0].message))
+    assert keys["rename_columns"] == {"sex": {"codes": {"female": "F", "male": "M"}}}
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
         silos = caveat.data.from_files(*files, target="ill", **keys)
     assert silos.classes == ("no", "yes")
+
+
+def test_labels_of_two_silos_that_share_none_are_refused_unless_declared() -> None:
+    check_spellings({"a": ["0", "1"], "b": ["1", "2"], "c": ["7", "8"]}, ())  # numbers may be classes of their own
+    with pytest.raises(DataError, match=r'set data\.label_codes\.0 = "no" and data\.label_codes\.1 = "yes"; if these'):
+        check_spellings({"a": ["0", "1"], "b": ["no", "yes"]}, ())
+    check_spellings({"a": ["0", "1"], "b": ["no", "yes"]}, ("0", "1", "no", "yes"))
+    check_spellings({"a": ["cat", "dog"], "b": ["dog", "hen"]}, ())

@@ -115,7 +115,7 @@ def test_a_run_knows_the_subgroups_of_new_inputs(run: caveat.Run, tmp_path: Path
     assert whole.sets is not None
     assert unknown.sets is not None
     names = [loaded.preparation.subgroup_names[of] for of in whole.subgroup.tolist()]
-    header, *rows = csv.reader(prediction_rows(whole, loaded.preparation.classes, (), (), names).splitlines())
+    header, *rows = csv.reader(prediction_rows(whole, loaded.preparation.classes, {"subgroup": names}).splitlines())
     assert [row[header.index("subgroup")] for row in rows] == [f"sex = {sex}" for sex in sexes]
     # Sets of the hard subgroup are larger than those by the promise of all inputs, and of the easy one smaller.
     f = torch.tensor([sex == "f" for sex in sexes])

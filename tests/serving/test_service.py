@@ -78,7 +78,9 @@ def predicted(run: Run, folder: Path) -> list[dict[str, str]]:
     lines = [",".join("" if row[name] is None else str(row[name]) for name in NAMES) for row in ROWS]
     (folder / "rows.csv").write_text("\n".join([",".join(NAMES), *lines]) + "\n")
     found = run.predictor("coast")(noted_inputs(folder / "rows.csv", run.preparation, "coast"))
-    return list(csv.DictReader(io.StringIO(prediction_rows(found, run.preparation.classes, found.input_notes))))
+    return list(
+        csv.DictReader(io.StringIO(prediction_rows(found, run.preparation.classes, {"input_note": found.input_notes})))
+    )
 
 
 def test_rows_are_answered_to_the_digit_of_predict(run: Run, model: ServedModel, tmp_path: Path) -> None:

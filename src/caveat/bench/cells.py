@@ -169,7 +169,7 @@ class _Asking:
         }
         for each in self.asked:
             answers, at = run.answers(each.where), run.experiment.at(each.where)
-            chosen = None if own is None else own.predictor(each.where)
+            chosen = None if own is None else own.experiment.predictor(each.where)
             for kind, x in each.sets.items():
                 said = answers(x)
                 found = said[max(said)] if chosen is None else chosen(x)

@@ -31,10 +31,11 @@ def predict(
     Writes a row per input: label, probabilities, uncertainties (of a quantity or time: values, interval, spread), the
     p-values familiarity, nearness, sureness and typicality, the decision (which model gave the label, or abstain: do
     not rely on the label) and the reason not to rely on it. With uncertainty.set_coverage also the prediction set; for
-    tables also warnings in column input_note, and whether all rows together are unlike the silo's own in some column;
-    for images also the file. Prints how many inputs were answered and abstained from, by reason, and warnings about the
-    run's result. With --report also writes a page: the decisions, p-values beside the silo's own, the strangest and the
-    surest inputs with their values (of a quantity also the widest intervals), and columns that shifted.
+    tables also the column of data.groups, if declared, warnings in column input_note, and whether all rows together are
+    unlike the silo's own in some column; for images also the file. Prints how many inputs were answered and abstained
+    from, by reason, and warnings about the run's result. With --report also writes a page: the decisions, p-values
+    beside the silo's own, the strangest and the surest inputs with their values (of a quantity also the widest
+    intervals), and columns that shifted.
     """
     with reported(named=True):
         from ..api import load
@@ -50,7 +51,8 @@ def predict(
         _warn(folder, silo, prediction)
         notes = batch_notes(prediction) if preparation.encoders else ()
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
-        _write_csv(prediction_rows(prediction, preparation.classes, notes, found.files, names), out)
+        others = {"file": found.files, "subgroup": names, **_ids(inputs, finished, silo), "input_note": notes}
+        _write_csv(prediction_rows(prediction, preparation.classes, others), out)
         typer.echo(prediction_counts(prediction), err=True)
         if report is not None:
             write_file(prediction_page(prediction, found, finished, silo, inputs), report, "--report")
@@ -82,7 +84,30 @@ def evaluate(
         _check_silo(silo, finished.preparation.names)
         found = labeled_inputs(inputs, finished.preparation, silo, target)
         _tell_format(inputs, finished.preparation, silo)
+        _warn_of_own(inputs, finished)
         typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))
+
+
+def _ids(inputs: str, run: Any, silo: str) -> dict[str, list[str]]:
+    """Return the column of a table that `data.groups` declares, such as the patient of each row, if there is one."""
+    from ..data.sources.base import locate
+    from ..data.tables.files import read_sheet
+
+    encoder, settings = run.preparation.encoders.get(silo), run.experiment.spec.data
+    if encoder is None or settings is None or settings.groups is None:
+        return {}
+    path = locate(inputs)
+    sheet = read_sheet(path, encoder.csv_format.of(path.stem, silo).separator)
+    return {settings.groups: list(sheet.column(settings.groups))} if settings.groups in sheet.columns else {}
+
+
+def _warn_of_own(inputs: str, run: Any) -> None:
+    """Warn of a file that the run has trained on."""
+    settings = run.experiment.spec.data
+    own = settings.source.partition(":")[2].split(",") if settings is not None else ()
+    if Path(inputs).absolute() in [Path(each).absolute() for each in own]:
+        told = "is a file of the run's data, so the model was trained on most of its inputs: metrics of new inputs are "
+        typer.echo(f"warning: {inputs} {told}worse; those of the run's test split are in summary.json", err=True)
 
 
 def _check_silo(silo: str, names: Sequence[str]) -> None:

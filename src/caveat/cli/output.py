@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -109,20 +110,16 @@ def _times(shape: Sequence[int]) -> str:
 
 
 def prediction_rows(
-    prediction: Prediction,
-    classes: Sequence[str],
-    notes: Sequence[str] = (),
-    files: Sequence[str] = (),
-    subgroups: Sequence[str] = (),
+    prediction: Prediction, classes: Sequence[str], others: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> str:
     """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
     The label of an input whose probabilities are NaN is empty. Column "reason" says why not to rely on the label, ""
-    for no reason. Column "set" has the classes of a prediction set, separated by "; ". Columns "file", "subgroup" and
-    "input_note" have the inputs' files, subgroups and warnings, if any. For a quantity, see `_quantity_rows`.
+    for no reason. Column "set" has the classes of a prediction set, separated by "; ". `others` are further columns by
+    name; those without values are left out. For a quantity, see `_quantity_rows`.
     """
     if prediction.target is not None:
-        return _quantity_rows(prediction, notes, files, subgroups)
+        return _quantity_rows(prediction, others)
     numbers = [*prediction.uncertainty.values()]
     columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)
     header = ["row", "label", *(f"p_{name}" for name in classes), *columns]
@@ -133,9 +130,8 @@ def prediction_rows(
     numbers += prediction.p_values.values()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    ends = ["decision", "reason", *(["set"] if prediction.sets is not None else []), *(["file"] if files else [])]
-    ends += ["subgroup"] if subgroups else []
-    ends += ["input_note"] if notes else []
+    ends = ["decision", "reason", *(["set"] if prediction.sets is not None else [])]
+    ends += [name for name, each in others.items() if each]
     writer.writerow([as_text(cell) for cell in (*header, *ends)])
     reasons = [_reason(Reason(reason)) for reason in prediction.reason.tolist()]
     for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
@@ -145,19 +141,19 @@ def prediction_rows(
         cells = [i, known, *(f"{value:.9g}" for value in values), decision, reasons[i]]
         if prediction.sets is not None:
             cells.append(as_text("; ".join(classes[k] for k in prediction.sets[i].nonzero().flatten().tolist())))
-        cells += [as_text(each[i]) for each in (files, subgroups, notes) if each]
+        cells += [as_text(each[i]) for each in others.values() if each]
         writer.writerow(cells)
     return text.getvalue()
 
 
-def _quantity_rows(prediction: Prediction, notes: Sequence[str], files: Sequence[str], subgroups: Sequence[str]) -> str:
+def _quantity_rows(prediction: Prediction, others: Mapping[str, Sequence[str]]) -> str:
     """Return the same for a quantity or a time, with its `figures` instead of label and probabilities."""
     figures = {} if prediction.target is None else prediction.target.figures(prediction.probs, prediction.interval)
     numbers = {**figures, **prediction.p_values}
-    others = {"file": files, "subgroup": subgroups, "input_note": notes}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *numbers, "decision", "reason", *(name for name, each in others.items() if each)])
+    names = (as_text(name) for name, each in others.items() if each)
+    writer.writerow(["row", *numbers, "decision", "reason", *names])
     for i, (decision, reason) in enumerate(zip(prediction.decision.tolist(), prediction.reason.tolist(), strict=True)):
         values = (f"{float(column[i]):.9g}" for column in numbers.values())
         ends = [as_text(each[i]) for each in others.values() if each]

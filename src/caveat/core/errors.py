@@ -121,5 +121,10 @@ class Diverged(RunError):
 
 def one_of(name: str, names: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the closest valid name, and all valid names."""
+    return f"{nearest(name, names)} (there are: {', '.join(names)})"
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return the closest valid name as the end of a message; empty if none is close."""
     close = get_close_matches(name, names, 1)
-    return (f"; did you mean {close[0]}?" if close else "") + f" (there are: {', '.join(names)})"
+    return f"; did you mean {close[0]}?" if close else ""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core import SiloId
+from ..core import DataError, SiloId
 from .pools import Array, Pool, TableColumn, shown
 from .tables.advice import TELLING, assignment
 from .tables.formats import same_value
@@ -137,7 +137,7 @@ def spelled_apart(
     # The likely meaning of a text is the only text of others with the same initial.
     codes = dict[str, str]()
     for text in mine:
-        alike = [other for other in theirs if other[:1].casefold() == text[:1].casefold()]
+        alike = [other for other in theirs if _initial(other) == _initial(text)]
         codes[text] = alike[0] if len(alike) == 1 and alike[0] not in codes.values() else "MEANING"
     keys = (
         " and ".join(assignment(f"label_codes\n{code}", meaning) for code, meaning in codes.items())
@@ -150,6 +150,22 @@ def spelled_apart(
     return (
         f"{what}: silo {silo!r} has {_listed(mine)}, others have {_listed(theirs)}: if they mean the same, set {keys}"
     )
+
+
+def _initial(text: str) -> str:
+    """Return the first letter of a text, of no for 0 and of yes for 1."""
+    return {"0": "n", "1": "y"}.get(text, text[:1].casefold())
+
+
+def check_spellings(labels: Mapping[SiloId, Collection[str]], declared: Collection[str]) -> None:
+    """Raise DataError if a silo shares no label with silos that share theirs, as with another spelling of the same
+    classes; unless all labels are declared as classes."""
+    every = sorted(set[str]().union(*labels.values()))
+    for silo in unlike_texts(labels)[:1]:
+        others = set[str]().union(*(each for name, each in labels.items() if name != silo))
+        if others.isdisjoint(labels[silo]) and not set(every) <= set(declared):
+            told = spelled_apart("", silo, labels[silo], others, label=True)
+            raise DataError(f"{told}; if these are {len(every)} classes, set {assignment('classes', every)}")
 
 
 def magnitude(values: Array) -> int | None:

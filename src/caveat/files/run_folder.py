@@ -32,6 +32,8 @@ class RunFolder:
     """The content of a run's folder. Every part may be missing, but not all of them."""
 
     path: Path
+    given: str = ""
+    """The folder as the user named it, for commands that are shown."""
     config: str | None = None
     """config.toml, verbatim; for display only."""
     record: schema.RunFile | None = None
@@ -211,6 +213,7 @@ def read_run(path: Path) -> RunFolder:
     summary = record_of(path / "summary.json", schema.Summary)
     return RunFolder(
         path=path.resolve(),  # so "." has a name
+        given=str(path),
         config=config,
         record=record_of(path / RUN, schema.RunFile),
         joined=record_of(path / "join.json", schema.JoinFile),

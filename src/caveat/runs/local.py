@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import config as configuration
 from .. import data
-from ..core import Answers, ConfigurationError, DataError, DataWarning, Prediction, SiloId, horizon
+from ..core import Answers, ConfigurationError, DataError, DataWarning, Prediction, ResultWarning, SiloId, horizon
 from ..core.devices import find_device
 from ..core.silo import FederationInfo, positive_class
 from ..data.pools import Array
@@ -24,8 +24,9 @@ from ..engines.executor import Executor
 from ..engines.process_pool import SingleMachineEngine
 from ..engines.vectorization import Vectorization
 from ..engines.worker_process import Rebuild
-from ..files import RUN, SiloStore, decoded, manifest_of, other_kind, read, read_rows, write_json
+from ..files import RUN, RunFolder, SiloStore, decoded, manifest_of, other_kind, read, read_rows, record_of, write_json
 from ..files.schema import Features, Gallery, RunFile, SiloKeeps, Summary, as_json
+from ..html.run.trust import refusal
 from ..methods.plugins import named
 from ..nn.custom_model import Make
 from .answering import AnsweringRun, KeptRun
@@ -209,8 +210,12 @@ class Run:
         """Return a function from inputs to the silo's `Prediction`. Inputs are normalized tensors (N, ...) as in the
         silo's splits, arrays of raw images or features as in the data source, or the result of `noted_inputs`. For
         table rows, `input_notes` describes what differs from the training data, `unlike_columns` lists the columns
-        that differ in all rows together, and warnings report both.
+        that differ in all rows together, and warnings report both. A ResultWarning says if the run's test metrics
+        advise against using this model.
         """
+        found = RunFolder(self.folder, summary=record_of(self.folder / "summary.json", Summary))
+        if why := refusal(found, silo):
+            warnings.warn(f"{silo}: {why}", ResultWarning, stacklevel=2)
         ask = self.experiment.predictor(silo)
 
         def predict(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Prediction:

@@ -94,7 +94,7 @@ def run_file(folder: Path) -> RunFile:
     if (found := read_run_file(folder)) is not None:
         return found
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder}: no such folder")
+        raise ConfigurationError(f"{folder}: no such folder; expected the folder of a run")
     if about := other_kind(folder):
         raise ConfigurationError(f"{folder} {about}")
     if (folder / "state" / "checkpoint.json").exists():

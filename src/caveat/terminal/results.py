@@ -107,8 +107,9 @@ def class_table(run: RunFolder) -> TextTable | None:
     if run.summary is None or run.summary.classification is None or not run.summary.classification.positive:
         return None
     title = (
-        f"{plain(run.summary.classification.positive)!r}, in %, with 95 % intervals over test inputs; majority: always "
-        "the most frequent class of the silo's training data"
+        f"{plain(run.summary.classification.positive)!r}, in %, with 95 % intervals over test inputs; accuracy: of the "
+        "most probable class; sensitivity and specificity: at thresholds from calibration inputs (see the report); "
+        "majority: always the most frequent class of the silo's training data"
     )
     heads = ("test", "accuracy", "majority", "sensitivity", "specificity", "AUROC")
     rows = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
-from ...data import Inputs, Silos, splits_record
+from ...data import Silos, splits_record
 from ...files import checked, locked, nothing_begun, record_of, write_record
 from ...files.schema import AuditPlan, Finding, Participating, as_json
 from ...runs import python_calls
@@ -173,8 +173,8 @@ class Sweep:
 def observed(run: Run) -> Observed:
     """Return the predictions of each silo's predictor (its local or the global model) on its test split. Raises
     RunError for predictions that are not finite."""
-    asked = {silo.name: Inputs(silo.test.x, subgroup=silo.subgroups.get("test")) for silo in run.silos}
-    seen = {s.name: Observation.of(run.predictor(s.name)(asked[s.name]), s.test.y) for s in run.silos}
+    asks = {silo.name: run.experiment.predictor(silo.name) for silo in run.silos}
+    seen = {s.name: Observation.of(asks[s.name](s.test.x, s.subgroups.get("test")), s.test.y) for s in run.silos}
     for name, observation in seen.items():
         if not all(values.isfinite().all() for values in (observation.probs, *observation.uncertainty.values())):
             raise RunError(f"{run.folder}: predictions of silo {name!r} are not finite: training has diverged")

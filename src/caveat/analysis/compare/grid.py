@@ -311,18 +311,21 @@ def asked(
     if tune_seeds > (most := len(seeds_of(seeds)) if tune else 1):
         known = f"at most {most}, the number of --seeds" if tune else "--tune, too"
         raise ConfigurationError(f"--tune-seeds {tune_seeds}: expected {known}")
-    pairs = [_values("--sweep", sweep) for sweep in sweeps]
-    swept_values = dict(pairs)
+    swept_values = dict(pairs := [_values("--sweep", sweep) for sweep in sweeps])
     if len(swept_values) < len(pairs):
         raise ConfigurationError(f"--sweep: the keys {', '.join(key for key, _ in pairs)} are not all different")
     for key in (*map(key_of, sets), *swept_values):
         if key in ("seed", "baselines"):
             raise ConfigurationError(f"{key} cannot be used with --set or --sweep here; use --seeds and --methods")
     check_size(rows, seeds_of(seeds), swept_values, tuning)
+    columns = swept([Setting("", source, tuple(sets))], swept_values)
+    for run in [PlannedRun(row, column, 0) for column in columns for row in rows]:
+        if any(key_of(each).split(".")[0] in ("model", "personal") for each in (*run.setting.sets, *run.method.sets)):
+            import_named(run.config())  # the user typed the names of this code
     return Grid(
         title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
         rows=tuple(rows),
-        columns=swept([Setting("", source, tuple(sets))], swept_values),
+        columns=columns,
         seeds=seeds_of(seeds),
         tuning=tuning,
         match_rounds=match_rounds or "",
@@ -391,8 +394,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        about = f"--seeds {cut(text, 100)}: expected comma-separated whole numbers, such as 0,1,2"
-        raise ConfigurationError(about) from None
+        raise ConfigurationError(f"--seeds {cut(text, 100)}: expected whole numbers, such as 0,1,2") from None
     for seed in seeds:
         check_seed(seed, "--seeds")
     return seeds

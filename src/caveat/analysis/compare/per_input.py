@@ -60,7 +60,7 @@ def _inputs_at(run: Run, silo: Silo, one_source: bool) -> Tensors:
 def _contributed(run: Run, silo: Silo, data: Data, name: str, one_source: bool) -> Tensors:
     x = Inputs(data.x, subgroup=silo.subgroups.get(name))
     y, answers = silo.values.get(name, data.y).cpu(), run.answers(silo.name)(x)
-    models = {CHOSEN: run.predictor(silo.name)(x)}
+    models = {CHOSEN: run.experiment.predictor(silo.name)(x.x, x.subgroup)}
     models |= {decision.name.lower(): answer for decision, answer in answers.items()}
     # With one source, its domains are shifts, and an input is the same in each of them.
     if name not in silo.indices:

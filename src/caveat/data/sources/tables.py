@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
+from ...core.errors import nearest
 from ..groups import numbered, times
 from ..pools import (
     NUMERIC,
@@ -26,6 +27,7 @@ from ..pools import (
     some_rows,
 )
 from ..quantities import CLASSES, column_values, with_values
+from ..side_by_side import check_spellings
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import Codes, encoded_rows, mapped_rows
@@ -156,6 +158,10 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
         groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.silo for s in sheets)
     if len(set(names)) < len(names):
         raise DataError(f"several files are called {max(names, key=names.count)!r}: expected different names")
+    if values is None and (given or silo):
+        check_spellings(
+            {name: [classes[k] for k in np.unique(y[groups == i])] for i, name in enumerate(names)}, declared.classes
+        )
     rows = mapped_rows(sheets, table) if lazy else encoded_rows(sheets, table)
     indices = [np.flatnonzero(groups == number) for number in range(len(names))]
     pools = [
@@ -258,7 +264,10 @@ def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, s
     path, sheet = sheet.path, declared_rows(sheet, csv_format)
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
-        raise DataError(f"{path}: no column {absent[0]!r}, expected the columns that the model was trained on")
+        raise DataError(
+            f"{path}: no column {absent[0]!r}, expected the columns that the model was trained on"
+            f"{nearest(absent[0], sheet.columns)}"
+        )
     try:
         rows = encoded_rows([sheet], table)
     except DataError as error:
@@ -283,7 +292,9 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
             if len(sheets[0].columns) == 1 and (marks := re.findall(r"[^\w.-]", columns)):
                 why = f"; if these are several columns, set {assignment('separator', max(marks, key=marks.count))}"
             raise ConfigurationError(
-                f"data.{key} = {name!r}: no such column; {sheets[0].path} has {columns}{why}", f"data.{key}"
+                f"data.{key} = {name!r}: no such column; {sheets[0].path} has {columns}{why}"
+                f"{nearest(name, sheets[0].columns)}",
+                f"data.{key}",
             )
     for key in ("groups", "time", "target"):
         for other, named in (*((each, key) for key, each in reading.no_inputs.items()), *features):

@@ -1,9 +1,11 @@
 """Harmonization of tables to the agreed names, units, missing values and classes."""
 
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 
 from ...core import ConfigurationError, DataError, Refused
 from ..pools import CsvFormat, shown
+from .advice import MOST_ADVISED, assignment
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import ChangedSheet, Sheet, missing
 from .formats import PLAIN, CellFormat, number, same_value
@@ -62,8 +64,22 @@ def check_same_columns(sheets: Sequence[Sheet]) -> None:
     for sheet in sheets[1:]:
         if differing := set(sheet.columns) ^ set(sheets[0].columns):
             raise DataError(
-                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same columns"
+                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same columns: "
+                f"{_same_columns(sheets[0], sheet)}"
             )
+
+
+def _same_columns(first: Sheet, sheet: Sheet) -> str:
+    """Return keys that give two files the same columns: a similar name of the other file, or columns left out."""
+    own, others = ([name for name in a.columns if name not in b.columns] for a, b in ((sheet, first), (first, sheet)))
+    names = {name: close[0] for name in own if (close := get_close_matches(name, others, 1))}
+    end = "if these are the same" if names else "to leave them out"
+    left_out = [(file, name, False) for file, only in ((sheet, own), (first, others)) for name in only]
+    told = [(sheet, name, other) for name, other in names.items()] or left_out
+    keys = (
+        assignment(f"files\n{f.path.stem}\nrename_columns\n{f.own_name(n)}", to) for f, n, to in told[:MOST_ADVISED]
+    )
+    return f"set {' and '.join(keys)} {end}"
 
 
 def _check_own_columns(sheet: Sheet, columns: Sequence[OwnColumn], key: str) -> None:

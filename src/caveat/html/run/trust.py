@@ -270,15 +270,25 @@ def _advice(run: RunFolder, found: Confidence | None, outside: Statement | None)
 
 def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
     """Return how to predict new inputs of a silo."""
-    command = shlex.join(["caveat", "predict", run.path.name, "FILE", "--silo", silo])
+    command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
     return Markup("Predict new inputs with <code>{}</code>{}.").format(command, check)
+
+
+_NOT_AT = "Do not use it at {}, where the most frequent class is right more often, beyond chance."
+
+
+def refusal(run: RunFolder, silo: str) -> str:
+    """Return why a silo's model should not be used; empty if the test metrics give no reason."""
+    based = baseline(run)
+    if based and based[0] == "bad":
+        return str(_not_learned(one_class(run)).striptags())
+    return _NOT_AT.format(silo) if silo in without_gain(run)[0] else ""
 
 
 def _where_not(run: RunFolder) -> list[Markup]:
     """Return where not to use it, and where test inputs do not show whether it is of use."""
     worse, unknown = without_gain(run)
-    text = "Do not use it at {}, where the most frequent class is right more often, beyond chance."
-    steps = [Markup(text).format(listed(worse, _MOST_NAMED))] if worse else []
+    steps = [Markup(_NOT_AT).format(listed(worse, _MOST_NAMED))] if worse else []
     text = "Test it on more inputs of {} before use there: these show no gain over the most frequent class."
     return [*steps, Markup(text).format(listed(unknown, _MOST_NAMED))] if unknown else steps
 
