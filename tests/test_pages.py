@@ -54,8 +54,10 @@ HERE = (
 )
 """The commands that run; the others start processes, or train many models."""
 SMALLER = {
-    r"\brounds=\d+": "rounds=1", r"\bseeds=\(0, 1, 2\)": "seeds=(0, 1), fractions=(0.5, 1.0)", r", caveat.WandB\(\)": "",
-}  # fmt: skip
+    r"\brounds=\d+": "rounds=1",
+    r"\bseeds=\(0, 1, 2\)": "seeds=(0, 1), fractions=(0.5, 1.0)",
+    r", caveat.WandB\(\)": "",
+}
 MEANT = {
     "cuda": "cpu", "cuda:1": "cpu", "RUN": "tables", "runs/first": "runs/digits", "NAME": "north", "RECIPE": "digits",
 }  # fmt: skip
@@ -115,7 +117,8 @@ def names_of(page: str, folder: Path) -> dict[str, Any]:
         silos = caveat.data.from_frames(frames, target="outcome")
     numbers = np.concatenate([first, second])[:, :2].astype(float)
     return {
-        "caveat": caveat, "MyNet": lambda shape, classes: torch.nn.Linear(shape[0], classes), "torch": torch, "run": run, "silos": silos, "images": raw[:5], "x": raw[:5],
+        "caveat": caveat, "MyNet": lambda shape, classes: torch.nn.Linear(shape[0], classes),
+        "torch": torch, "run": run, "silos": silos, "images": raw[:5], "x": raw[:5],
         "north": first, "south": second, "new_frame": third, "new_rows": third, "X": numbers, "X_new": numbers[:9],
         "y": np.arange(240) % 3 if page == "quantities.md" else np.arange(240) % 2,
         "hospital": np.repeat(["a", "b"], 120), "hospital_of_new": np.repeat("a", 9),
