@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from subprocess import PIPE, Popen
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
-import build_demo  # noqa: E402
 import generated  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 from sphinx.ext.napoleon import Config, NumpyDocstring  # noqa: E402
@@ -56,6 +56,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "download_all_examples": False,
     "plot_gallery": True,
+    "parallel": True,
     "show_signature": False,
     "write_computation_times": False,
 }
@@ -82,18 +83,25 @@ def outside_navigation(app: Sphinx, document: object) -> None:
 
 
 def next_to_pages(app: Sphinx, error: Exception | None) -> None:
-    """Write the list of pages that tools read, and the demo, which the page replaces by the reason if it is missing."""
+    """Write the list of pages that tools read, and wait for the demo; the page shows the reason if it is missing."""
+    told = DEMO[0].communicate()[1]
     if error is not None:
         return
     (Path(app.outdir) / "llms.txt").write_text(generated.llms(HERE))
-    with TemporaryDirectory() as folder:
-        if why := build_demo.build(Path(app.outdir) / "_static" / "demo", Path(folder)):
-            print(f"the demo of the landing page was not built: {why}", file=sys.stderr)
+    if DEMO[0].returncode:
+        print(f"the demo of the landing page was not built: {told}", file=sys.stderr)
+
+
+DEMO: list[Popen[str]] = []
+"""The process that builds the demo, beside the pages."""
 
 
 def setup(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for sources."""
     generated.write(HERE / "reference")
+    command = [sys.executable, str(HERE / "build_demo.py"), str(Path(app.outdir) / "_static" / "demo")]
+    path = os.pathsep.join(filter(None, (str(HERE.parent / "src"), os.environ.get("PYTHONPATH"))))
+    DEMO.append(Popen(command, stderr=PIPE, text=True, env={**os.environ, "PYTHONPATH": path}))
     app.connect("build-finished", next_to_pages)
     app.connect("autodoc-skip-member", skipped)
     app.connect("autodoc-process-docstring", sections)
