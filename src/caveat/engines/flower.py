@@ -204,8 +204,7 @@ class FlowerEngine:
         it while more than two thirds are left; otherwise the task is repeated for up to `start_timeout` seconds."""
         until = time.monotonic() + self.round_timeout
         end = until + self.start_timeout
-        sent = digest_of_payload(payload)
-        about = digest(sent, self.rollbacks)
+        about = digest(sent := digest_of_payload(payload), self.rollbacks)
         while True:
             try:
                 if (stored := secure.stored(t, address, about)) is not None:
@@ -253,8 +252,8 @@ class FlowerEngine:
             check_quorum(alive, min(self.quorum, len(cohort)))
         request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, sent)
         about = bound_request(request, layout, len(members))
-        vectors = {silo: vectors[silo] for silo in alive}
-        words = secure.total(session, slot, about, vectors, nodes, terms, until)
+        kept = {silo: vectors[silo] for silo in alive}
+        words = secure.total(session, slot, about, kept, nodes, terms, until)
         for silo, dealers in session.misfits.items():
             shares = f"the shares that silo {silo!r} gave of the secrets of {_listed(dealers)}"
             self.tell(f"{work_of(t, address)}: {shares} do not fit those of the other silos; the sum is without them")

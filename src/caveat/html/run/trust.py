@@ -274,6 +274,7 @@ def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
     return Markup("Predict new inputs with <code>{}</code>{}.").format(command, check)
 
 
+_MOST_NAMED = 4
 _NOT_AT = "Do not use it at {}, where the most frequent class is right more often, beyond chance."
 
 
@@ -291,9 +292,6 @@ def _where_not(run: RunFolder) -> list[Markup]:
     steps = [Markup(_NOT_AT).format(listed(worse, _MOST_NAMED))] if worse else []
     text = "Test it on more inputs of {} before use there: these show no gain over the most frequent class."
     return [*steps, Markup(text).format(listed(unknown, _MOST_NAMED))] if unknown else steps
-
-
-_MOST_NAMED = 4
 
 
 def _not_foreign(run: RunFolder, line: Statement | None) -> Markup | None:
