@@ -129,8 +129,9 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
 
 def test_what_to_do_follows_from_the_verdicts() -> None:
     assert steps(made(0)) == ["Use the labels of the CSV."]
-    (step,) = steps(made(3))
+    step, others = steps(made(3))
     assert step.startswith("Have a person decide 3 inputs")
+    assert others == "Use the labels of the others in the CSV."
     assert steps(made(8))[0].startswith("Check units, codes and selection")
 
 

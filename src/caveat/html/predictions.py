@@ -212,12 +212,12 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         steps.append(
             f"Have a person decide {plural(doubtful, 'input')}: those with a reason in the CSV's column reason."
         )
-    if steps or not len(found.prediction):
+    n, unknown = len(found.prediction), any(line.kind != "good" for line in lines)
+    if found.all_unlike or found.undefined or doubtful == n or (steps and unknown):
         return steps
-    unknown = any(line.kind != "good" for line in lines)
-    what = "values" if found.figures else "labels"
-    return [f"Check that these inputs are like the silo's own before using the {what} of the CSV." if unknown else
-            f"Use the {what} of the CSV."]  # fmt: skip
+    what = f"{'values' if found.figures else 'labels'} of the {'others in the ' * bool(steps)}CSV"
+    check = f"Check that these inputs are like the silo's own before using the {what}."
+    return [*steps, check if unknown else f"Use the {what}."]
 
 
 def _bar(found: PredictedInputs) -> tuple[Chart, list[tuple[Markup, str]]] | None:
