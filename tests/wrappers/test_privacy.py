@@ -77,7 +77,7 @@ def test_no_round_of_the_method_says_how_large_a_silo_is(silos: Silos, method: l
     lines = [json.loads(line) for line in (run.folder / "ledger.jsonl").read_text().splitlines()]
     sent = [line for line in lines if line.get("phase") in phases and "split" not in line]
     assert {line["phase"] for line in sent} == phases
-    assert {step.linear for step in Privacy(clip_norm=1.0).around(method, 4, 4).schedule()} == {"silos"}
+    assert {step.linear for step in Privacy(clip_norm=1.0).around(method, 4).schedule()} == {"silos"}
     assert {line["examples"] for line in sent} == {1}
 
 

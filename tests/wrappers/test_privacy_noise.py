@@ -292,7 +292,8 @@ def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
 def test_the_smallest_secure_sum_has_all_of_the_noise_without_one_of_its_silos() -> None:
     """Of seven silos, five are enough: the sum of four silos' noise, in fixed point, has the whole deviation."""
     clip, noise, silos = 0.5, 2.0, 7
-    private = Privacy(clip_norm=clip, noise_multiplier=noise, where="sum").around(PLAIN, silos, silos)
+    privacy = Privacy(clip_norm=clip, noise_multiplier=noise, where="sum")
+    private = privacy.around(PLAIN, privacy.shares(silos, threshold(silos)))
     assert isinstance(private, Private)
     assert private.silos + 1 == threshold(silos) == 5
     names = [f"silo-{k}" for k in range(private.silos)]
@@ -309,7 +310,7 @@ def test_the_smallest_secure_sum_has_all_of_the_noise_without_one_of_its_silos()
 @pytest.mark.parametrize("replies", [5, 6, 7])
 def test_epsilon_of_a_secure_sum_is_at_most_that_of_the_multiplier(replies: int) -> None:
     """Conservative at the threshold: a silo that knows its own noise faces the noise of all others in the sum."""
-    shares = Privacy(clip_norm=1.0, where="sum").shares(7, 7)
+    shares = Privacy(clip_norm=1.0, where="sum").shares(7, threshold(7))
     found = epsilon(3.0, [replies] * 10, shares, 1e-5)
     assert found == pytest.approx(composed([3.0 * math.sqrt((replies - 1) / 4)] * 10, 1e-5))
     assert found <= composed([3.0] * 10, 1e-5) < epsilon_against_server(3.0, 10, 7, 1e-5)

@@ -156,6 +156,10 @@ class RunSpec:
         """Return how many of `silos` silos, including newcomers, take part in the run if all are available."""
         return self.expected or silos - len(self.newcomers)
 
+    def noise_shares(self, silos: int) -> int:
+        """Return the number of silos, of `silos`, whose noise has the deviation that `privacy` asks for."""
+        return self.privacy.shares(self.cohort_size(silos), threshold(self.population(silos)))
+
     def measured(self, names: Sequence[SiloId]) -> list[SiloId]:
         """Return the participants that are evaluated: all, or a fixed selection of the configured number."""
         count, participants = self.evaluation.n_silos, self.participants(names)
@@ -174,7 +178,7 @@ class RunSpec:
         """
         if (silos, subgroups, target) not in self._completed:
             method = self.server.around(trained(self.method, target))
-            method = self.privacy.around(method, self.cohort_size(silos), self.population(silos))
+            method = self.privacy.around(method, self.noise_shares(silos))
             method = self.robust.around(method, self.cohort_size(silos))
             self._completed[silos, subgroups, target] = self.uncertainty.around(
                 method, self.population(silos), seed=self.seed, subgroups=subgroups, target=target

@@ -49,7 +49,6 @@ from ..core import (
 )
 from ..core.devices import home
 from ..core.settings import LARGE, frozen_settings
-from ..secure.fixed_point import threshold
 from .base import Wrapper, find
 from .trained import Carried
 
@@ -304,16 +303,15 @@ class Privacy:
                     f"privacy.{key} = {getattr(self, key)!r} is ignored without privacy.clip_norm", f"privacy.{key}"
                 )
 
-    def around(self, method: Method, silos: int, population: int) -> Method:
-        """Return the method with clipping and noise, for `silos` silos per round of a `population`. Raises
-        ConfigurationError for an incompatible method."""
-        shares = self.shares(silos, population)
+    def around(self, method: Method, shares: int) -> Method:
+        """Return the method with clipping and noise, of which `shares` silos have all. Raises ConfigurationError for an
+        incompatible method."""
         return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, shares)
 
-    def shares(self, silos: int, population: int) -> int:
-        """Return the number of silos whose noise adds up to the noise multiplier. In a sum, one silo's noise does not
-        count, because that silo knows it."""
-        return threshold(population) - 1 if self.where == "sum" else silos
+    def shares(self, silos: int, least: int) -> int:
+        """Return the number of silos whose noise adds up to the noise multiplier, for rounds of `silos` silos and secure
+        sums over `least` or more. In a sum, one silo's noise does not count, because that silo knows it."""
+        return least - 1 if self.where == "sum" else silos
 
     @property
     def multiplier(self) -> float:

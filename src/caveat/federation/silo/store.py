@@ -225,8 +225,7 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
 def secret_of(secret: int, spec: RunSpec, silos: int) -> int:
     """Return the seed of the noise: a different number for each size of the noise, from the silo's secret. Otherwise,
     two federations with different sizes could request the same draw, and a subtraction would reveal the update."""
-    shares = spec.privacy.shares(spec.cohort_size(silos), spec.population(silos))
-    about = (secret, spec.privacy.clip_norm, spec.privacy.noise_multiplier, shares)
+    about = (secret, spec.privacy.clip_norm, spec.privacy.noise_multiplier, spec.noise_shares(silos))
     return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:16], "big")
 
 
