@@ -309,8 +309,8 @@ class Privacy:
         return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, shares)
 
     def shares(self, silos: int, least: int) -> int:
-        """Return the number of silos whose noise adds up to the noise multiplier, for rounds of `silos` silos and secure
-        sums over `least` or more. In a sum, one silo's noise does not count, because that silo knows it."""
+        """Return the number of silos whose noise adds up to the noise multiplier, in rounds of `silos` silos and secure
+        sums of at least `least`. In a sum, one silo's noise does not count, because that silo knows it."""
         return least - 1 if self.where == "sum" else silos
 
     @property
