@@ -281,7 +281,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     assert "Widest intervals" in (tmp_path / "p.html").read_text()
     found = call.invoke(app, ["evaluate", str(out), str(paths[0]), "--silo", "north", "--target", "days"])
     assert found.exit_code == 0, found.output
-    assert json.loads(found.output)["mae"] > 0
+    assert json.loads(found.stdout)["mae"] > 0
     given = ["join", str(out), f"csv:{tmp_path / 'east.csv'}", "--rounds", "1", "--out", str(tmp_path / "joined")]
     (tmp_path / "east.csv").write_text(paths[0].read_text())
     joined = call.invoke(app, given)

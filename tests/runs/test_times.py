@@ -271,7 +271,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     assert all(float(row["low"]) <= float(row["median"]) for row in rows)
     found = call.invoke(app, ["evaluate", str(out), str(paths[0]), "--silo", "north", "--target", "days"])
     assert found.exit_code == 0, found.output
-    assert json.loads(found.output)["c_index"] > 0.5
+    assert json.loads(found.stdout)["c_index"] > 0.5
     surveyed = call.invoke(app, ["data", *map(str, paths), "--target", "days", "--set", keys[0], "--set", keys[1]])
     assert surveyed.exit_code == 0, surveyed.output
     assert "events" in surveyed.output
