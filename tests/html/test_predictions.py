@@ -39,10 +39,7 @@ def steps(found: PredictedInputs) -> list[str]:
 
 def test_what_was_decided_is_said_first_with_its_reasons() -> None:
     found = made(3)
-    assert (
-        Page(f"<p>{sentence(found)}</p>").text
-        == "17 of 20 inputs answered; it abstains from the other 3 (3 unfamiliar)."
-    )
+    assert sentence(found).striptags() == "17 of 20 inputs answered with no alarm; 3 for a person (3 unfamiliar)."
     assert found.reasons[:4] == [Reason.UNFAMILIAR] * 3 + [Reason.NONE]
 
 
@@ -50,13 +47,17 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     age = UnlikeColumn("age", "median", 62.0, 31.0, 0.001)
     found = made(9, unlike_columns=(age, replace(age, figure="missing"), replace(age, name="sex")))
     said = sentence(found).striptags()
-    assert said.startswith("Do not rely on these 20 predictions yet: together, the inputs are unlike the silo's own. ")
-    assert said.endswith("11 of 20 inputs answered; it abstains from the other 9 (9 unfamiliar).")
+    assert said.startswith("Do not rely on these 20 predictions yet: together, the inputs are unlike the silo's own, ")
+    assert said.endswith("also the 11 without an alarm.")
     assert Page(render(found)).text.count("raise an alarm") == 1
-    assert verdicts(found)[1].text.endswith("over all rows: age, sex.")
+    text = verdicts(found)[1].text
+    assert 'over all rows: column "age": median 62 here, 31 in the silo\'s data' in text
     page = Page(render(found)).text
-    assert "lowest p-value among 99 calibration inputs first; 9 have the lowest, of which the first in the file" in page
-    assert "the least uncertain first. All inputs together are unlike the silo's own." in page
+    strangest = page.partition("The strangest inputs, the lowest p-value among 99 calibration inputs first.")[2]
+    assert all(f"row {i} " in strangest for i in range(9))
+    assert "row 9 " not in strangest
+    assert "model" not in strangest
+    assert strangest.count("a person unlike the silo's own inputs") == 9
 
 
 @pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "good"), (8, "bad")])
@@ -91,7 +92,7 @@ def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
     found.prediction.probs[4] = torch.nan
     lines = verdicts(found)
     assert [kind for kind, _ in lines] == ["bad", "bad", "open", "good"]
-    assert lines[0][1].startswith("Columns unlike the silo's own, over all rows: age.")
+    assert lines[0][1].startswith('Columns unlike the silo\'s own, over all rows: column "age": median 62 here')
     assert lines[1][1] == "Probabilities are not finite: 1 of 20 inputs."
     assert "2 of 20 inputs are unlike the training inputs: sex: never seen: 'x' (2)" in lines[2][1]
     page = Page(render(found))
@@ -104,17 +105,18 @@ def test_without_p_values_nothing_is_claimed_of_familiarity() -> None:
     assert verdicts(found) == [
         ("open", "No alarm is possible: nothing says whether these inputs are like the silo's own.")
     ]
-    assert Page(render(found)).sections == ["overview", "strangest", "surest"]
+    assert Page(render(found)).sections == ["overview", "strangest"]
 
 
 def test_the_page_shows_the_strangest_and_the_surest_with_their_values() -> None:
     text = render(made(2))
     page = Page(text)
-    assert page.sections == ["overview", "p-values", "strangest", "surest"]
+    assert page.sections == ["overview", "p-values", "strangest"]
     assert "row 0 ill" not in page.text.partition("Strangest")[0]
     strangest = page.text.partition("The strangest inputs")[2]
     assert strangest.index("row 0") < strangest.index("row 1") < strangest.index("row 2")
-    assert "abstain unfamiliar 20 female" in strangest
+    assert "a person unlike the silo's own inputs 20 female" in strangest
+    assert "global model 22 female" in strangest
     assert "<b>sex</b>" not in text
     assert "https://" not in text
     assert all(a["aria-label"] for a in page.all("svg") if a.get("aria-hidden") != "true")
@@ -131,8 +133,34 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     assert steps(made(0)) == ["Use the labels of the CSV."]
     step, others = steps(made(3))
     assert step.startswith("Have a person decide 3 inputs")
-    assert others == "Use the labels of the others in the CSV."
-    assert steps(made(8))[0].startswith("Check units, codes and selection")
+    assert others == "Use the labels of the other 17 in the CSV."
+    check, person = steps(made(8))
+    assert check.startswith("Check units, codes and selection")
+    assert person == "Until then, have a person decide 20 inputs."
+    pictures = steps(replace(made(8), cells={}, image=lambda i: "png"))
+    assert pictures[0].startswith("Check orientation, contrast and source of the images")
+
+
+def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
+    named = steps(replace(made(8), source="b c.csv", others=("b c",)))
+    assert named[0] == "If these inputs are of silo b c, predict with --silo 'b c'."
+    assert not any("--silo" in step for step in steps(replace(made(3), source="b c.csv", others=("b c",))))
+
+
+def test_shifted_columns_come_first_and_no_probability_is_rounded_to_one() -> None:
+    cells = {f"c{i}": ["0"] * INPUTS for i in range(12)}
+    shifted = replace(made(3, unlike_columns=(UnlikeColumn("c11", "median", 62.0, 31.0, 0.001),)), cells=cells)
+    shifted.prediction.probs[0] = torch.tensor([0.9999, 0.0001])
+    page = Page(render(shifted)).text
+    assert "reason c11 c0 c1" in page
+    assert "> 99.9 %" in page
+    assert "100.0 %" not in page.partition("The strangest inputs")[2]
+
+
+def test_bars_of_few_calibration_inputs_are_wide_and_have_a_band_of_chance() -> None:
+    few, many = (render(made(0, ranked_among=among)) for among in (32, 400))
+    assert few.count("inputs</title>") < many.count("inputs</title>")
+    assert few.count('class="track"') == many.count('class="track"') == 4
 
 
 def test_without_a_possible_alarm_nothing_says_that_labels_can_be_used() -> None:
@@ -164,12 +192,11 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     found.prediction.probs[:undefined] = torch.nan
     lines, said, todo = verdicts(found), sentence(found).striptags(), steps(found)
     unlike = any(line.kind == "bad" and "not finite" not in line.text for line in lines)
-    assert ("Do not rely on these" in said) == todo[0].startswith("Check units") == unlike
+    assert ("Do not rely on these" in said) == ("Check units" in todo[0]) == unlike
     assert unlike == (bool(columns) or (low >= 8 and found.prediction.ranked_among == 99))
-    assert ("All inputs together" in render(found)) == (unlike and low < INPUTS)
     assert any("not finite" in step for step in todo) == bool(undefined)
     assert (todo == ["Use the labels of the CSV."]) == (all(line.kind == "good" for line in lines) and low == 0)
-    assert f"{sum(found.answered)} of {INPUTS} inputs answered" in said
+    assert unlike or f"{INPUTS - sum(found.doubtful)} of {INPUTS} inputs answered" in said
 
 
 @pytest.mark.parametrize("event", ["", "died"])

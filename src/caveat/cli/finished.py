@@ -34,7 +34,7 @@ def predict(
     tables also the column of data.groups, if declared, warnings in column input_note, and whether all rows together are
     unlike the silo's own in some column; for images also the file. Prints how many inputs were answered and abstained
     from, by reason, and warnings about the run's result. With --report also writes a page: the decisions, p-values
-    beside the silo's own, the strangest and the surest inputs with their values (of a quantity also the widest
+    beside the silo's own, the strangest inputs with their values (of a quantity also the narrowest and the widest
     intervals), and columns that shifted.
     """
     with reported(named=True):

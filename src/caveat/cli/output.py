@@ -176,8 +176,9 @@ def prediction_page(prediction: Prediction, found: Inputs, run: Any, silo: str, 
     def image(i: int) -> str | None:
         return png(preparation, found.x[i]) if preparation.normalize is not None else None
 
+    others = [name for name in preparation.names if name != silo]
     page = PredictedInputs(
-        prediction, preparation.classes, run.summary["method"], silo, path.name, cells, image, found.files
+        prediction, preparation.classes, run.summary["method"], silo, path.name, cells, image, found.files, others
     )  # fmt: skip
     return render(page)
 

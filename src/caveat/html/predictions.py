@@ -1,6 +1,7 @@
 """The page of predictions for new inputs: decisions, p-values beside those of the silo's own inputs, and examples."""
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from ..core import Decision, Prediction, Reason
-from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
+from ..core.text import count, decimal, percent, plain, plural, probability, tick
 from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
 from .diagrams import histogram_bars, stack_swatch, stacked_bar
@@ -20,8 +21,12 @@ from .templates import MARKS, Statement, Table, column, table, words
 
 _BINS = 20
 """Number of bins of a p-value; of a silo's own inputs, each has the same share."""
+_FEW_BINS = 5
+"""Number of bins with fewer than 100 calibration inputs."""
 _SHOWN = 8
 """Number of strangest and of surest inputs."""
+_MOST_ALARMS = 40
+"""Maximum number of inputs with an alarm that are listed."""
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
 _MOST_NOTES = 5
@@ -43,16 +48,24 @@ class Alarms(NamedTuple):
     """Whether there are more than chance explains."""
 
 
-_TITLES = {
-    "classes": ("Surest answers", ""), "spread": ("Surest answers", "Least sure answers"),
-    "width": ("Narrowest intervals", "Widest intervals"),
-}  # fmt: skip
+_WHY = {
+    Reason.NONE: "",
+    Reason.UNDEFINED: "probabilities are not finite",
+    Reason.UNFAMILIAR: "unlike the silo's own inputs",
+    Reason.NOVEL: "far from all training inputs",
+    Reason.UNSURE: "more uncertain than the silo's own",
+    Reason.AMBIGUOUS: "aleatoric uncertainty above the policy's limit",
+    Reason.UNCERTAIN: "uncertainty above the policy's limit",
+    Reason.UNTESTED: "the policy has no limit with a guarantee",
+    Reason.OUTSIDE: "a value outside the data dictionary",
+    Reason.EMPTY: "all values are missing",
+}
+_TITLES = {"spread": ("Surest answers", "Least sure answers"), "width": ("Narrowest intervals", "Widest intervals")}
 _ORDERED = {
-    "classes": ("The surest answers, the least uncertain first", ""),
     "spread": ("Answered inputs with the lowest spread, the lowest first", "Answered inputs with the highest spread"),
     "width": ("Answered inputs with the narrowest intervals first", "Answered inputs with the widest intervals first"),
-}  # fmt: skip
-"""Titles and captions of the tables of the surest and of the least sure answers."""
+}
+"""Titles and captions of the tables of the surest and of the least sure answers of a quantity or a time."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,8 @@ class PredictedInputs:
     image: Callable[[int], str | None]
     """Returns the image of an input as base64 PNG, if it is one."""
     files: Sequence[str] = ()
+    others: Sequence[str] = ()
+    """The other silos of the run."""
 
     @cached_property
     def reasons(self) -> list[Reason]:
@@ -78,6 +93,11 @@ class PredictedInputs:
     @cached_property
     def answered(self) -> list[bool]:
         return (self.prediction.decision != Decision.ABSTAIN).tolist()
+
+    @cached_property
+    def doubtful(self) -> list[bool]:
+        """Whether an input is abstained from or has a reason not to rely on its label."""
+        return [bool(reason) or not known for reason, known in zip(self.reasons, self.answered, strict=True)]
 
     @cached_property
     def ranked_among(self) -> int:
@@ -138,38 +158,37 @@ class PredictedInputs:
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
     lines, doubt = verdicts(found), " All inputs together are unlike the silo's own." * found.all_unlike
-    kind = "width" if "high" in found.figures else "spread" if found.figures else "classes"
+    kind = "width" if "high" in found.figures else "spread"
     return templates.render(
         "predictions.html.j2",
         found=found,
         sentence=sentence(found),
         lines=lines,
         steps=next_steps(found, lines),
-        bar=_bar(found),
+        bar=None if found.all_unlike else _bar(found),
         strips=_strips(found),
         shifted=_shifted(found),
         answers=_answers(found),
         strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}."),
-        surest=_inputs(found, _surest(found), f"{_ORDERED[kind][0]}.{doubt}"),
+        surest=_inputs(found, _surest(found), f"{_ORDERED[kind][0]}.{doubt}") if found.figures else None,
         unsure=_inputs(found, _surest(found, last=True), f"{_ORDERED[kind][1]}.") if found.figures else None,
         titles=_TITLES[kind],
     )
 
 
 def sentence(found: PredictedInputs) -> Markup:
-    """Return whether the inputs are unlike the silo's own, and how many were answered and abstained from, and why."""
-    n, answered, text = len(found.prediction), sum(found.answered), Markup()
+    """Return whether the inputs are unlike the silo's own, and how many a person decides, and why."""
+    n, doubtful = len(found.prediction), sum(found.doubtful)
     if found.all_unlike:
-        text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own. ")
-        text = text.format(plural(n, "prediction"))
-    text += Markup("<b>{}</b> of {} answered").format(f"{answered:,}", plural(n, "input"))
-    if answered == n:
+        also = f", also the {n - doubtful:,} without an alarm" if 0 < doubtful < n else ""
+        text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}.")
+        return text.format(plural(n, "prediction"), also)
+    text = Markup("<b>{}</b> of {} answered").format(f"{n - doubtful:,}", plural(n, "input"))
+    if not doubtful:
         return text + "."
-    why = Counter(
-        reason.name.lower() for reason, known in zip(found.reasons, found.answered, strict=True) if reason and not known
-    )
+    why = Counter(reason.name.lower() for reason in found.reasons if reason)
     told = ", ".join(f"{number:,} {reason}" for reason, number in why.most_common())
-    return text + f"; it abstains from the other {n - answered:,}{f' ({told})' if told else ''}."
+    return text + Markup(" with no alarm; <b>{}</b> for a person{}.").format(f"{doubtful:,}", f" ({told})" * bool(told))
 
 
 def verdicts(found: PredictedInputs) -> list[Statement]:
@@ -188,9 +207,10 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("open", f"No alarm is possible: {among}."))
-    if columns := found.unlike:
-        names = listed(columns, _MOST_NOTES)
-        lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {names}."))
+    if columns := prediction.unlike_columns:
+        told = "; ".join(plain(str(each)) for each in columns[:_MOST_NOTES])
+        more = f"; and {len(columns) - _MOST_NOTES:,} more" if len(columns) > _MOST_NOTES else ""
+        lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}{more}."))
     notes = Counter(note for note in prediction.input_notes if note)
     if notes:
         told = "; ".join(f"{plain(note)} ({number:,})" for note, number in notes.most_common(_MOST_NOTES))
@@ -204,18 +224,24 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
 
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     """Return what to do now after these verdicts: check the inputs, leave some to a person, or use the answers."""
-    doubtful = sum(bool(reason) or not known for reason, known in zip(found.reasons, found.answered, strict=True))
-    steps = ["Check units, codes and selection of the inputs before you rely on any prediction."] * found.all_unlike
+    n, doubtful = len(found.prediction), sum(found.doubtful)
+    checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
+    checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
+    steps = [f"Check {checked} before you rely on any prediction."] * found.all_unlike
+    if found.all_unlike and (stem := found.source.rpartition(".")[0]) in found.others:
+        steps.insert(0, f"If these inputs are of silo {plain(stem)}, predict with --silo {shlex.quote(stem)}.")
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
-    if doubtful:
+    if found.all_unlike:
+        steps.append(f"Until then, have a person decide {plural(n, 'input')}.")
+    elif doubtful:
         steps.append(
             f"Have a person decide {plural(doubtful, 'input')}: those with a reason in the CSV's column reason."
         )
-    n, unknown = len(found.prediction), any(line.kind != "good" for line in lines)
+    unknown = any(line.kind != "good" for line in lines)
     if found.all_unlike or found.undefined or doubtful == n or (steps and unknown):
         return steps
-    what = f"{'values' if found.figures else 'labels'} of the {'others in the ' * bool(steps)}CSV"
+    what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
     check = f"Check that these inputs are like the silo's own before using the {what}."
     return [*steps, check if unknown else f"Use the {what}."]
 
@@ -241,23 +267,27 @@ def _bar(found: PredictedInputs) -> tuple[Chart, list[tuple[Markup, str]]] | Non
 
 def _strips(found: PredictedInputs) -> list[Chart]:
     """Return a histogram of each p-value, whose shares are equal for the silo's own inputs."""
-    charts = []
+    charts, bins = [], _BINS if found.ranked_among >= 100 else _FEW_BINS
     for name, about in _SCORES.items():
         values = found.prediction.p_values.get(name)
         known = values[values.isfinite()].tolist() if values is not None else []
         if not known:
             continue
-        counts = Counter(min(int(p * _BINS), _BINS - 1) for p in known)
-        shares = [counts[i] / len(known) for i in range(_BINS)]
+        counts = Counter(min(int(p * bins), bins - 1) for p in known)
+        shares = [counts[i] / len(known) for i in range(bins)]
+        # Both the calibration inputs and the new ones vary.
+        half = 2 * math.sqrt((1 - 1 / bins) / bins * (1 / (found.ranked_among + 2) + 1 / len(known)))
         frame = svg.Axes(46, 8, 418, 70, (0, 1), (0, max(svg.ticks(0, max(shares), 2))))
-        bars = histogram_bars(frame, shares, [f"{counts[i]:,} inputs" for i in range(_BINS)])
-        own = svg.line(frame.at((0, 1 / _BINS)), frame.at((1, 1 / _BINS)), "event")
+        bars = histogram_bars(frame, shares, [f"{counts[i]:,} inputs" for i in range(bins)])
+        top, bottom = frame.y(min(1 / bins + half, frame.y_range[1])), frame.y(max(1 / bins - half, 0))
+        chance = svg.rect((frame.left, top), frame.width, bottom - top, "track")
+        own = svg.line(frame.at((0, 1 / bins)), frame.at((1, 1 / bins)), "event")
         rate = found.prediction.false_alarm_rate
         low = sum(p <= rate for p in known)
         told = f"{low:,} of {plural(len(known), 'input')} at most {rate:g}"
         y_ticks = svg.written(svg.ticks(0, max(shares), 2), lambda share: percent(share, 0))
         x_ticks = svg.written((0, 0.2, 0.4, 0.6, 0.8, 1), tick)
-        drawn = svg.plot(frame, f"P-values of {name}: {told}", x_ticks, y_ticks, "p-value", own, *bars)
+        drawn = svg.plot(frame, f"P-values of {name}: {told}", x_ticks, y_ticks, "p-value", chance, *bars, own)
         charts.append(Chart(f"{name.capitalize()}: {about}", drawn, f"{told}."))
     return charts
 
@@ -323,7 +353,12 @@ def _number(value: float) -> str:
 def _strangest(found: PredictedInputs) -> list[int]:
     values = found.prediction.typicality
     score = values if values is not None else -found.doubt
-    return score.nan_to_num(nan=-math.inf).argsort(stable=True)[:_SHOWN].tolist()
+    return score.nan_to_num(nan=-math.inf).argsort(stable=True)[: _listed(found)].tolist()
+
+
+def _listed(found: PredictedInputs) -> int:
+    """Return the number of strangest inputs in the table: all with an alarm, up to 40."""
+    return min(max(_SHOWN, found.alarms.raised if found.alarms else 0), _MOST_ALARMS)
 
 
 def _first(found: PredictedInputs) -> str:
@@ -333,7 +368,7 @@ def _first(found: PredictedInputs) -> str:
         return "most uncertain first"
     lowest = p_values.nan_to_num(nan=math.inf).min()
     tied, among = int((p_values == lowest).sum()), f"among {found.ranked_among:,} calibration inputs"
-    first = f"; {tied:,} have the lowest, of which the first in the file are shown" if tied > _SHOWN else ""
+    first = f"; {tied:,} have the lowest, of which the first in the file are shown" if tied > _listed(found) else ""
     return f"lowest p-value {among} first{first}"
 
 
@@ -348,12 +383,23 @@ def _finite(number: float, write: Callable[[float], str]) -> str:
     return write(number) if math.isfinite(number) else ""
 
 
+def _share(probability: float) -> str:
+    return "> 99.9 %" if probability >= 0.9995 else percent(probability)
+
+
+def _decider(found: PredictedInputs, i: int) -> str:
+    if found.all_unlike or found.doubtful[i]:
+        return "a person"
+    return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
+
+
 def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table | None:
     """Return a row per input with its prediction, the values of its columns, and its note."""
     if not places:
         return None
     prediction, reasons = found.prediction, found.reasons
-    shown = list(found.cells.items())[:_MOST_COLUMNS]
+    cells = sorted(found.cells.items(), key=lambda each: plain(each[0]) not in found.unlike)  # shifted columns first
+    shown = cells[:_MOST_COLUMNS]
     images = [image and svg.element("img", src=f"data:image/png;base64,{image}", alt=found.place(i))
               for i in places for image in [found.image(i)]]  # fmt: skip
     p_values = prediction.typicality
@@ -366,7 +412,7 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
             if found.figures
             else [
                 words("predicted", (plain(found.label(i)) for i in places)),
-                column("probability", (_finite(float(prediction.probs[i].max()), percent) for i in places)),
+                column("probability", (_finite(float(prediction.probs[i].max()), _share) for i in places)),
             ]
         ),
         column("p-value", (_finite(float(p_values[i]), probability) if p_values is not None else "" for i in places)),
@@ -377,8 +423,8 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
                 column("uncertainty", (_finite(float(found.doubt[i]), decimal) for i in places), "nats"),
             ]
         ),
-        words("decision", (Decision(int(prediction.decision[i])).name.lower() for i in places)),
-        words("reason", (reasons[i].name.lower() if reasons[i] else "" for i in places)),
+        words("who decides", (_decider(found, i) for i in places)),
+        words("reason", (_WHY[reasons[i]] for i in places)),
         *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),
         words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
     ]
