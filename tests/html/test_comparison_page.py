@@ -23,10 +23,11 @@ from caveat.core import DataError
 from caveat.core.text import MINUS, cut, duration, megabytes, probability
 from caveat.files import read_comparison
 from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
+from caveat.html.comparison.budgets import matched_command, unequal_budgets
 from caveat.html.comparison.page import cost_plane, differences, headline, render
 from caveat.html.comparison.plots import course, silo_map
 from caveat.html.comparison.tables import main_table, metric_table, run_table, tuning_table
-from caveat.html.comparison.verdict import next_steps, seeds_needed, state, unequal_budgets, verdict
+from caveat.html.comparison.verdict import next_steps, seeds_needed, state, verdict
 from caveat.html.comparison.wording import bracketed, figure, header, ranked, signed
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
@@ -219,7 +220,7 @@ def test_an_interval_that_spans_everything_stays_beside_its_mean(tmp_path: Path)
 
 def test_one_seed_is_no_test() -> None:
     found = record(seeds=1)
-    assert "One seed allows no test. Behind these two: " in verdict(found, found.columns[0])
+    assert "One seed allows no test. The others: " in verdict(found, found.columns[0])
 
 
 def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
@@ -235,12 +236,16 @@ def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
             if pair["a"] == "a" and pair["b"] in "cd":
                 pair["p_adjusted"] = p_of_c_and_d["cd".index(pair["b"])]
         whole = Comparison.model_validate(found)
-        return verdict(whole, whole.columns[0]).replace("\N{NO-BREAK SPACE}", " ").partition(" Behind these two: ")[2]
+        return verdict(whole, whole.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
 
-    assert told(0.2, 0.01) == "c with 70.0 %, d with 60.0 %; a is significantly ahead of d."
-    assert told(0.01, 0.01).endswith("; a is significantly ahead of each of these.")
-    assert told(0.2, 0.2).endswith("; a is significantly ahead of none of these.")
-    assert told(None, None) == "c with 70.0 %, d with 60.0 %."
+    part = "a is significantly ahead of d with 60.0 % and is not significantly ahead of c with 70.0 %."
+    assert told(0.2, 0.01).endswith(part)
+    assert told(0.01, 0.01).endswith(" a is significantly ahead of c with 70.0 %, d with 60.0 %.")
+    assert told(0.2, 0.2).endswith(" a is not significantly ahead of c with 70.0 %, d with 60.0 %.")
+    assert told(None, None).endswith(" The others: c with 70.0 %, d with 60.0 %.")
+    for row, worst in zip(table["rows"], (0.5, 0.4, 0.55, 0.3), strict=True):
+        row |= {"worst": worst}
+    assert told(0.2, 0.2).endswith("c has the best worst silo (55.0 %, a 50.0 %), which is not tested.")
 
 
 THREE = ("ditto", "fedavg", "local")
@@ -311,11 +316,15 @@ def test_a_method_that_few_inputs_tell_from_the_most_frequent_class_needs_inputs
     assert step == "ditto is not shown to be better than the most frequent class: add test inputs."
 
 
-def test_the_most_frequent_class_is_on_the_scale_far_from_all_methods() -> None:
+def test_the_most_frequent_class_is_on_the_axis_unless_this_more_than_doubles_it() -> None:
+    found = with_majority(0.75, ditto=0.9, fedavg=0.8)
+    (chart,), about = headline(found, found.measures[0])
+    assert "most frequent class: 75.0 %" in chart.drawing
+    assert about.endswith("always predicting each silo's most frequent class.")
     found = with_majority(0.1, ditto=0.9, fedavg=0.8)
     (chart,), about = headline(found, found.measures[0])
-    assert "most frequent class: 10.0 %" in chart.drawing
-    assert "A dashed line is" in about
+    assert "most frequent class: " not in chart.drawing
+    assert about.endswith("most frequent class (outside the axis: 10.0 %).")
 
 
 def test_methods_that_no_number_of_seeds_separates_are_chosen_by_their_costs() -> None:
@@ -331,7 +340,28 @@ def test_methods_that_no_number_of_seeds_separates_are_chosen_by_their_costs() -
 
     assert step(("a", 8_000_000, 15.0), ("b", 0, 8.0)).startswith("Use b, which costs less (")
     for close in (("a", 8_000_000, 41.2), ("a", 8_000_000, 41.3), ("a", 4_000_000, 60.0), ("a", None, 8.0)):
-        assert step(close, ("b", 8_000_000, 41.2)).startswith("Choose between a and b by cost: not even 50 seeds would")
+        assert step(close, ("b", 8_000_000, 41.2)).startswith(
+            "Choose between a and b by cost: their difference is small"
+        )
+    assert step(close, ("b", 8_000_000, 41.2)).endswith("show only differences above 3.0 points of accuracy.")
+    assert "(0 B and 8.0 s, a 16 MB and 15 s)" in step(("a", 8_000_000, 15.0), ("b", 0, 8.0))
+
+
+def test_methods_that_still_learn_are_trained_for_more_rounds_first() -> None:
+    found = compared(0.95, 0.95, SHARE, {**OPEN, "mean": 0.0006}).model_dump(by_alias=True) | {"seeds": (0, 1, 2)}
+    runs = [{"row": "a", "seed": 0, "status": "done", "curve": [(i, 0.1 * i, None) for i in range(1, 7)]}]
+    found["cells"] = [*runs, {**runs[0], "row": "b", "curve": [(i, 0.5, None) for i in range(1, 7)]}]
+    record = Comparison.model_validate(found)
+    step = next_steps(record, record.columns[0])[-1]
+    assert step.startswith("Train for more rounds before you choose: ")
+    assert step.endswith("validation accuracy rose for a by 20.0 points.")
+
+
+def test_names_of_differences_stay_in_the_drawing_beside_zero() -> None:
+    found = compared(0.95, 0.5, SHARE, {**FOUND, "mean": 0.45, "low": 0.4, "high": 0.5})
+    (chart,) = differences(found, found.columns[0], SHARE)
+    (end,) = re.findall(r'<text x="([\d.]+)"[^>]*>first worse', str(chart.drawing))
+    assert float(end) > 70
 
 
 def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> None:
@@ -638,6 +668,18 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     text = " ".join(Page(render(found)).text.split())
     assert text.index("▲ Unequal budgets : uefl 16") < text.index("After 16 rounds against 6")
     assert "--match-rounds uefl gives all methods equally many rounds." in text
+    command = "caveat compare digits --out 'my runs'"
+    found = found.model_copy(update={"command": command})
+    again = "caveat compare digits --out 'my runs-equal' --match-rounds uefl"
+    assert matched_command(found, found.columns[0]) == again
+    page = Page(render(found)).text
+    assert command in page
+    assert again in page
+    assert "the best in bold" not in page
+    assert "uefl, 16 rounds" in page
+    assert "behind uefl" not in page
+    assert "Budgets differ, so nothing is tested." in page
+    assert next_steps(found, found.columns[0])[0].endswith(": the second command at the end.")
 
 
 def test_equal_budgets_are_not_mentioned() -> None:

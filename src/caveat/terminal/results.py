@@ -10,8 +10,8 @@ from ..core.errors import MissingError
 from ..core.text import decimal, duration, escaped, megabytes, named, percent, plain, times
 from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
 from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
+from ..html.comparison import budgets, wording
 from ..html.comparison import verdict as verdicts
-from ..html.comparison import wording
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.run.guarantee import subgroup_table
@@ -277,9 +277,9 @@ def conclusion(record: Comparison) -> list[str]:
     lines = []
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
-        if budgets := verdicts.unequal_budgets(record, setting):
-            option = verdicts.equal_by(record, setting)
-            lines.append(f"{where}UNEQUAL BUDGETS: {escaped(budgets)} {option} gives all methods equally many rounds.")
+        if told := budgets.unequal_budgets(record, setting):
+            option = budgets.equal_by(record, setting)
+            lines.append(f"{where}UNEQUAL BUDGETS: {escaped(told)} {option} gives all methods equally many rounds.")
         lines.append(f"{where}{escaped(_breaking(verdicts.verdict(record, setting)))}")
     return lines + [escaped(_breaking(line)) for line in wording.contrast_sentences(record)]
 

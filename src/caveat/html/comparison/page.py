@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from ...core.text import duration, initial, megabytes
+from ...core.text import duration, initial, size
 from ...core.text import tick as plain_tick
 from ...files.schema import (
     CURVES,
@@ -19,8 +19,8 @@ from ...files.schema import (
 from .. import templates
 from ..diagrams import Dot
 from ..svg import Chart, Point, Write, swatch
+from . import budgets, wording
 from . import verdict as verdicts
-from . import wording
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_map
 from .tables import (
     contrast_table,
@@ -45,10 +45,7 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     """Return a dot plot per setting, best first, on one scale if their ranges allow it, and a note."""
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
     most = {each.name: verdicts.baseline(record, each, measure) for each in record.columns}
-    own = {
-        name: (min(found[0], share), max(found[1], share)) if (share := most[name]) is not None else found
-        for name, each in rows.items() if (found := method_limits(each, measure)) is not None
-    }  # fmt: skip
+    own = {name: _with(found, most[name]) for name, each in rows.items() if (found := method_limits(each, measure))}
     shared = _shared(list(own.values()))
     charts = []
     for name, each in rows.items() if own else ():
@@ -62,9 +59,20 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
     if any(share is not None for share in most.values()):
-        without = verdicts.WITHOUT[predicted(record.measures)][0]
-        note_below += f" A dashed line is the {measure.title} of {without}."
+        without, told = verdicts.WITHOUT[predicted(record.measures)][0], list[str]()
+        for name, share in most.items():
+            low, high = shared or own.get(name, (0.0, 1.0))
+            outside = share is not None and not low <= share <= high
+            told += [f"{f'{name}: ' * bool(name)}{wording.with_unit(measure, share)}"] * outside
+        note_below += f" A dashed line is the {measure.title} of {without}"
+        note_below += f" (outside the axis: {', '.join(told)})." if told else "."
     return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
+
+
+def _with(found: Point, value: float | None) -> Point:
+    """Return a range with the value, unless this more than doubles the range."""
+    wide = found if value is None else (min(found[0], value), max(found[1], value))
+    return wide if wide[1] - wide[0] <= _FAR * (found[1] - found[0]) else found
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
@@ -76,29 +84,33 @@ def _shared(ranges: Sequence[Point]) -> Point | None:
 
 
 def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[MethodRow]:
-    rows = []
+    rows, rounds = [], budgets.trained(record, setting) if budgets.unequal_budgets(record, setting) else {}
     for row in record.rows:
+        after = f"{budgets.range_of(rounds[row.name])} rounds" if row.name in rounds else ""
         failed, missing = (record.runs(row, setting, status) for status in ("failed", "missing"))
         absent = "failed" if failed else "to come" if missing else "no result"
         result, printed = record.result(row, setting, measure), record.printed(row, setting, measure)
         seeds = wording.per_seed(record, row, setting, measure) if len(record.seeds) < wording.SEEDS else {}
-        rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent, seeds))
+        rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent, seeds, after))
+    if rounds:
+        return rows  # not ranked
     order = [result.row for result in wording.ranked(record.results(setting, measure).rows, measure)]
     return sorted(rows, key=lambda row: order.index(row.name) if row.name in order else len(order))
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
     """Return every pair; if there are many, the leading method's come first, the others in a second figure."""
-    results = record.results(setting, measure)
-    pairs = list(results.pairs)
+    results, unequal = record.results(setting, measure), bool(budgets.unequal_budgets(record, setting))
+    pairs = [pair.model_copy(update={"p_adjusted": None}) if unequal else pair for pair in results.pairs]
     parts = [pairs]
     if len(pairs) > _MOST_PAIRS and (order := wording.ranked(results.rows, measure)):
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
     corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
     caption = f"On the seeds and silos that both have. The intervals cover the differences of {corrected} "
-    caption += f"simultaneously with 95 %, for {wording.scope(results)}. If one excludes 0, its p-value, corrected for "
-    caption += f"{corrected}, is below {wording.LEVEL:g}: the mark is colored and the p-value dark."
+    caption += f"simultaneously with 95 %, for {wording.scope(results)}. "
+    p = f"If one excludes 0, its p-value, corrected for {corrected}, is below {wording.LEVEL:g}: the mark is colored "
+    caption += "Budgets differ, so nothing is tested." if unequal else f"{p}and the p-value dark."
     about = f"Differences in {measure.title} between methods, pairs: {{}}, with simultaneous 95 % intervals"
     return [
         Chart(wording.header(measure), forest(part, measure, about.format(len(part))), caption)
@@ -198,7 +210,7 @@ def facts(record: Comparison) -> list[tuple[str, str]]:
         ("silos", " or ".join(map(str, sorted(silos_of)))),
         ("runs", str(len(record.cells))),
         ("total time of runs", duration(sum(seconds)) if seconds else ""),
-        ("total MB sent", megabytes(sum(sent)) if any(sent) else ""),
+        ("sent in total", size(sum(sent)) if any(sent) else ""),
     ]
     return [(name, value) for name, value in found if value]
 
@@ -219,9 +231,9 @@ def render(record: Comparison) -> str:
         failed=[run for run in record.cells if run.status == "failed"],
         leaders=verdicts.leaders(record),
         budgets=[
-            (one.name, budgets, verdicts.equal_by(record, one))
+            (one.name, told, budgets.equal_by(record, one), budgets.matched_command(record, one))
             for one in record.columns
-            if (budgets := verdicts.unequal_budgets(record, one))
+            if (told := budgets.unequal_budgets(record, one))
         ],
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],

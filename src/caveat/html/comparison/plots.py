@@ -32,6 +32,8 @@ class MethodRow:
     """The text instead of a missing value."""
     seeds: Mapping[int, float] = field(default_factory=dict)
     """The value of each seed, if there are few."""
+    rounds: str = ""
+    """The number of rounds as text, if methods differ in it."""
 
 
 def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
@@ -50,7 +52,13 @@ def method_plot(
 ) -> Markup:
     """Draw a line per method: mean and interval, the paper's result as a hollow mark, and the mean in digits. `most`,
     the value of the baseline, is a dashed line if it is within the axis."""
-    rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
+    rows = lay_out(
+        [("", [", ".join(filter(None, [method.name, method.rounds])) for method in methods])],
+        26,
+        shown,
+        right=46,
+        most=22,
+    )
     drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
     if most is not None and shown[0] <= most <= shown[1]:
         x = rows.frame.x(most)
@@ -77,11 +85,16 @@ def _method(frame: svg.Axes, one: MethodRow, y: float, measure: Measure) -> Mark
     return svg.group(note, *drawn, class_=svg.color(one.series), name=one.name)
 
 
+_LEFT = 0.3
+"""Minimum range to the left of 0, as a share of that to the right, which leaves room for a name."""
+
+
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
     """Draw a line per pair: the mean difference with its interval around zero, and its corrected p-value. Pairs without
     a difference are listed with a note."""
     names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
-    shown = svg.limits([0.0, *known(pairs)]) or (-1.0, 1.0)
+    low, high = svg.limits([0.0, *known(pairs)]) or (-1.0, 1.0)
+    shown = min(low, -_LEFT * high), high
     rows = lay_out([(name, [""]) for name in names], 22, shown, top=30, right=104)
     frame = rows.frame
     zero = frame.x(0)
@@ -95,7 +108,7 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
         heads.append(svg.text(zero + 8, 26, f"first {right}", "start", "tick"))
     drawn = [_pair(frame, pair, y, measure) for pair, y in zip(pairs, rows.at, strict=True)]
     unit = "difference in points" if measure.percent else "difference"
-    rule = svg.line((zero, frame.top - 4), (zero, frame.bottom), "boundary")
+    rule = svg.strokes([((zero, y - 9), (zero, y + 9)) for y in rows.at], "boundary")
     return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), rule, *heads, *drawn, class_="forest")
 
 

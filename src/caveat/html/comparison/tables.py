@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ...core.text import MINUS, count, decimal, duration, equation, megabytes, probability
+from ...core.text import MINUS, count, decimal, duration, equation, probability, size
 from ...files.schema import (
     ComparedMethod,
     ComparedRun,
@@ -21,6 +21,7 @@ from ..diagrams import interval_cell
 from ..svg import element, limits, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording
+from .budgets import range_of, trained, unequal_budgets
 from .verdict import WITHOUT, baseline, gap_between
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
@@ -31,26 +32,30 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     """Return a row per method: the first metric, its difference to the best, calibration and error detection, worst
     silo, costs, and tuned values."""
     runs = [record.runs(row, setting) for row in record.rows]
+    rounds, unequal = trained(record, setting), bool(unequal_budgets(record, setting))
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
         words("method", (_name(record, row) for row in record.rows)),
         words("runs", map(_runs, runs), "done, out of all planned"),
+        column("rounds", (range_of(rounds[row.name]) if row.name in rounds else "" for row in record.rows)),
         _measured(record, setting, record.measures[0]),
-        *_forest(record, setting, record.measures[0]),
+        *_forest(record, setting, record.measures[0])[: 1 if unequal else None],
         *(_measured(record, setting, measure) for measure in record.measures[1:] if measure.figure in _MAIN),
         _ranked(record, setting, record.measures[0])[0],
         column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
-        column(
-            "MB up",
-            (megabytes(wording.mean_of(each, "bytes_up")) for each in runs),
-            "sent by all silos, except for metrics",
-        ),
-        column("MB down", (megabytes(wording.mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
+        column("up", (_sent(each, "bytes_up") for each in runs), "sent by all silos, except for metrics"),
+        column("down", (_sent(each, "bytes_down") for each in runs), "sent to all silos"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
-    caption = "Mean over silos and seeds, with its 95 % interval below, the best in bold; costs are per run, mean over "
+    bold = "" if unequal else ", the best in bold"
+    caption = f"Mean over silos and seeds, with its 95 % interval below{bold}; costs are per run, mean over "
     caption += f"seeds; a triangle marks failed runs. {wording.POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
+
+
+def _sent(runs: Sequence[ComparedRun], name: str) -> str:
+    mean = wording.mean_of(runs, name)
+    return "" if mean is None else size(mean)
 
 
 _MAIN = ("ece", "augrc", "mae", "rmse", "interval_coverage", "interval_width", "c_index", "interval_low")
@@ -75,10 +80,12 @@ def _name(record: Comparison, row: ComparedMethod) -> Markup:
 
 
 def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
-    cells = []
+    cells, equal = [], not unequal_budgets(record, setting)
     for row in record.rows:
         found = record.result(row, setting, measure)
-        cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
+        cells.append(
+            _mean(measure, found, found.best and equal) or ("failed" if record.runs(row, setting, "failed") else "")
+        )
     of = "of all inputs together, mean over seeds" if measure.path else "mean over silos and seeds"
     return column(wording.header(measure) + _ARROWS[measure.higher], cells, of)
 
@@ -246,8 +253,8 @@ def run_table(record: Comparison) -> Table | None:
         words("state", map(_state, runs)),
         column("rounds", (count(run.rounds) for run in runs)),
         column("time", (duration(run.seconds) for run in runs)),
-        column("MB up", (megabytes(run.bytes_up) for run in runs)),
-        column("MB down", (megabytes(run.bytes_down) for run in runs)),
+        column("up", ("" if run.bytes_up is None else size(run.bytes_up) for run in runs)),
+        column("down", ("" if run.bytes_down is None else size(run.bytes_down) for run in runs)),
     ]
     caption = "Links lead to the runs' own pages, in folders next to this one; caveat report FOLDER writes a page that "
     return table(columns, f"{caption}is missing.", [run.row for run in runs])

@@ -1,86 +1,18 @@
 """Verdicts on a comparison: who leads and whether that is known, budgets, and what to do next."""
 
 import math
-import shlex
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import duration, equation, initial, joined, listed, megabytes, percent, plural, seeds_option
+from ...core.text import duration, equation, initial, listed, percent, plural, seeds_option, size
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail, student_quantile
+from .budgets import against, at_common_round, equal_by, rising, unequal_budgets
 from .wording import LEVEL, figure, interval, mean_of, ranked, with_unit
 
 _BARELY = 0.2
 """Accuracy above that of the most frequent class, as a share of what is possible, below which nothing is compared."""
-_LEVEL = 0.0005
-"""Difference of accuracies below which two are equal after rounding."""
-
-
-def unequal_budgets(record: Comparison, setting: Setting) -> str:
-    """Return how many rounds each method trained; empty if the numbers are equal."""
-    runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
-    rounds = {name: [run.rounds for run in each if run.rounds is not None] for name, each in runs.items()}
-    taken = {name: (min(each), max(each)) for name, each in rounds.items() if each}
-    if len(set(taken.values())) < 2:
-        return ""
-    by_rounds: dict[tuple[int, int], list[str]] = {}
-    for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
-        by_rounds.setdefault(of, []).append(name)
-    texts = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
-    return f"{texts}."
-
-
-def equal_by(record: Comparison, setting: Setting) -> str:
-    """Return the option that gives all methods the maximum number of rounds."""
-    runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
-    longest = max(runs, key=lambda run: run.rounds or 0, default=None)
-    return f"--match-rounds {shlex.quote(longest.row)}" if longest else ""
-
-
-def against(record: Comparison, setting: Setting, first: str, second: str) -> str:
-    """ "After 16 rounds against 6, "; empty if both methods trained for the same number."""
-    found = [
-        sorted({run.rounds for run in record.runs(row, setting, "done") if run.rounds is not None})
-        for name in (first, second)
-        for row in record.rows
-        if row.name == name
-    ]
-    if len(found) < 2 or not all(found) or found[0] == found[1]:
-        return ""
-    mine, its = (_range((each[0], each[-1])) for each in found)
-    return f"After {mine} rounds against {its}, "
-
-
-def _range(of: tuple[int, int]) -> str:
-    return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
-
-
-def _at_common_round(record: Comparison, setting: Setting) -> str:
-    """Return who leads on validation data at the last round for which all runs have metrics."""
-    runs = {row.name: done for row in record.rows if (done := record.runs(row, setting, "done"))}
-    known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
-    common = set.intersection(*known) if known else set()
-    if not common:
-        return "No round has validation metrics of all methods, which trained for different numbers of rounds."
-    last = max(common)
-    found = {
-        name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
-        for name, each in runs.items()
-    }
-    if (kind := predicted(record.measures)) != "classes":
-        texts = [f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda each: each[1])]
-        return f"At equal budgets (round {last}, the last common one), {CURVES[kind][0]} is {joined(texts)}."
-    (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
-    where = f"At equal budgets (round {last}, the last common one),"
-    behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
-    if best - other < _LEVEL:
-        same = f"{where} {first} and {second} have the same accuracy on validation data"
-        return f"{same} ({percent(best)}{behind}): which is better is not decided."
-    return (
-        f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
-        f"({percent(best)}, {second} {percent(other)}{behind})."
-    )
 
 
 _MOST_FAILED = 6
@@ -119,7 +51,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
         lead = _lead(first.row, second.row, pair, measure) if pair and pair.mean is not None else ""
         after = against(record, setting, first.row, second.row)
         lead = lead.replace("It is", "it is") if after else lead
-        return f"{_at_common_round(record, setting)} {after}{lead} This does not rank methods, whose budgets differ."
+        return f"{at_common_round(record, setting)} {after}{lead} This does not rank methods, whose budgets differ."
     if pair is None or pair.mean is None:
         return (
             f"{first.row} has the best mean, {measure.title} {_with_interval(measure, first)}, then {second.row} with "
@@ -127,6 +59,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
     little = f"No method is more than barely better than the most frequent class ({most}). " * barely(record, setting)
+    others += _best_worst(order, measure)
     return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
 
 
@@ -203,7 +136,8 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
     """Return what to do next: add seeds that would decide, or the controls that are missing."""
     measure = record.measures[0]
     unequal = bool(unequal_budgets(record, setting))
-    steps = [f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods."] * unequal
+    again = ": the second command at the end" if record.command else ""
+    steps = [f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods{again}."] * unequal
     results, names = record.results(setting, measure), {row.method or row.name for row in record.rows}
     order = ranked(results.rows, measure)
     if barely(record, setting):
@@ -228,14 +162,17 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
         return steps
     if len(record.seeds) == 1:
         return [*steps, f"Repeat with several seeds ({seeds_option(record.seeds, 5)}): one seed allows no test."]
+    if gained := rising(record, setting):
+        since = "in the last third of the rounds"
+        return [*steps, f"Train for more rounds before you choose: {since}, validation accuracy rose for {gained}."]
     if pair.low is not None and pair.high is not None and pair.low <= 0 <= pair.high:
         needed = seeds_needed(pair.mean, (pair.high - pair.low) / 2, seeds, len(results.pairs))
         steps.append(
             f"Repeat with about {needed} seeds ({seeds_option(record.seeds, needed)}), which would separate {first} "
             f"and {second} if the difference stays as it is and the test inputs are enough."
             if needed
-            else f"{_by_cost(record, setting, first, second)}: not even {MOST_SEEDS} seeds would separate {first} and "
-            f"{second} if the difference stays as it is."
+            else f"{_by_cost(record, setting, first, second)}: their difference is small, and {plural(seeds, 'seed')} "
+            f"show only differences above {_gap(measure, (pair.high - pair.low) / 2)}."
         )
     elif pair.p_adjusted is not None and pair.p_adjusted < LEVEL and pair.mean > 0:
         steps.append(f"Use {first} on silos like these.")
@@ -252,9 +189,9 @@ def _by_cost(record: Comparison, setting: Setting, first: str, second: str) -> s
     for name, other in ((first, second), (second, first)):
         mine, its = ([cost for cost in costs.get(each, []) if cost is not None] for each in (name, other))
         if len(mine) == len(its) == 3 and all(a <= b for a, b in zip(mine, its, strict=True)):
-            sent, time = ([megabytes(c[0] + c[1]) for c in (mine, its)], [duration(c[2]) for c in (mine, its)])
+            sent, time = ([size(c[0] + c[1]) for c in (mine, its)], [duration(c[2]) for c in (mine, its)])
             if sent[0] != sent[1] or (time[0] != time[1] and mine[2] <= _MUCH_FASTER * its[2]):
-                return f"Use {name}, which costs less ({sent[0]} MB and {time[0]}, {other} {sent[1]} MB and {time[1]})"
+                return f"Use {name}, which costs less ({sent[0]} and {time[0]}, {other} {sent[1]} and {time[1]})"
     return f"Choose between {first} and {second} by cost"
 
 
@@ -324,16 +261,29 @@ def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRec
     first, others = order[0].row, order[2:]
     if not others:
         return ""
-    behind = listed([f"{each.row} with {with_unit(measure, each.mean)}" for each in others], _MOST_OTHERS)
-    gaps = [(each.row, gap_between(pairs, first, each.row, measure)) for each in others]
-    tested = [(row, gap) for row, gap in gaps if gap is not None and gap.p_adjusted is not None]
-    if not tested:
-        return f" Behind these two: {behind}."
-    found = [row for row, gap in tested if (gap.p_adjusted or 0.0) < LEVEL and (gap.mean or 0.0) > 0]
-    over = (
-        listed(found, _MOST_OTHERS) if 0 < len(found) < len(others) else "each of these" if found else "none of these"
-    )
-    return f" Behind these two: {behind}; {first} is significantly ahead of {over}."
+    told = {each.row: f"{each.row} with {with_unit(measure, each.mean)}" for each in others}
+    gaps = {each.row: gap_between(pairs, first, each.row, measure) for each in others}
+    found = {row: gap for row, gap in gaps.items() if gap is not None and gap.p_adjusted is not None}
+    if not found:
+        return f" The others: {listed(list(told.values()), _MOST_OTHERS)}."
+    ahead = [row for row, gap in found.items() if (gap.p_adjusted or 0.0) < LEVEL and (gap.mean or 0.0) > 0]
+    parts = [
+        (" not" * (rows is not ahead), rows) for rows in (ahead, [row for row in told if row not in ahead]) if rows
+    ]
+    texts = [f"is{no} significantly ahead of {listed([told[row] for row in rows], _MOST_OTHERS)}" for no, rows in parts]
+    return f" {first} {' and '.join(texts)}."
+
+
+def _best_worst(order: Sequence[schema.Result], measure: Measure) -> str:
+    """Return which method has the best worst silo, if it is not the one with the best mean."""
+    known = [row for row in order if row.worst is not None]
+    if order[0] not in known or not measure.higher:
+        return ""
+    best = max(known, key=lambda row: row.worst or 0.0)
+    values = with_unit(measure, best.worst), with_unit(measure, order[0].worst)
+    if values[0] == values[1]:
+        return ""
+    return f" {best.row} has the best worst silo ({values[0]}, {order[0].row} {values[1]}), which is not tested."
 
 
 def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:
@@ -344,18 +294,23 @@ def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:
 def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measure) -> str:
     if gap.mean is None:
         raise ValueError(f"no difference between {first} and {second} is known")
-    unit = f" points of {measure.title}" if measure.percent else f" in {measure.title}"
-    same = figure(measure, gap.mean) == figure(measure, 0.0)
-    size = ("less than " + ("0.1" if measure.percent else "0.001") if same else figure(measure, abs(gap.mean))) + unit
+    by = _gap(measure, abs(gap.mean))
     ahead, bounds = first if gap.mean >= 0 else second, interval(measure, gap if gap.mean >= 0 else _turned(gap))
     between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
     known = gap.low is not None and gap.low > 0 if gap.p_adjusted is None else gap.p_adjusted < LEVEL
     if not known:
-        return f"It is not decided whether {first} or {second} is better: {size} in favor of {ahead}{between}."
+        return f"It is not decided whether {first} or {second} is better: {by} in favor of {ahead}{between}."
     if gap.mean < 0:
         # If runs failed, the means are over different seeds, and pairs may contradict them.
-        return f"{first} has the better mean, but is behind {second} by {size} on their common seeds."
-    return f"{first} is ahead of {second} by {size}{between}."
+        return f"{first} has the better mean, but is behind {second} by {by} on their common seeds."
+    return f"{first} is ahead of {second} by {by}{between}."
+
+
+def _gap(measure: Measure, gap: float) -> str:
+    """Return a difference that is not negative, with its unit."""
+    unit = f" points of {measure.title}" if measure.percent else f" in {measure.title}"
+    same = figure(measure, gap) == figure(measure, 0.0)
+    return ("less than " + ("0.1" if measure.percent else "0.001") if same else figure(measure, gap)) + unit
 
 
 def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> str:

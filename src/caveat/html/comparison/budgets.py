@@ -1,0 +1,98 @@
+"""Budgets of a comparison: numbers of rounds, who leads at a common round, and who still learned at the end."""
+
+import shlex
+from statistics import fmean
+
+from ...core.text import joined, listed, percent
+from ...files.schema import CURVES, Comparison, Setting, predicted
+
+_LEVEL = 0.0005
+"""Difference of accuracies below which two are equal after rounding."""
+_RISING = 0.02
+"""Increase of the accuracy in the last third of rounds above which more rounds are advised."""
+
+
+def trained(record: Comparison, setting: Setting) -> dict[str, tuple[int, int]]:
+    """Return the minimum and the maximum number of rounds of each method's finished runs."""
+    rounds = {row.name: [run.rounds or 0 for run in record.runs(row, setting, "done")] for row in record.rows}
+    return {name: (min(each), max(each)) for name, each in rounds.items() if any(each)}
+
+
+def unequal_budgets(record: Comparison, setting: Setting) -> str:
+    """Return how many rounds each method trained; empty if the numbers are equal."""
+    taken = trained(record, setting)
+    if len(set(taken.values())) < 2:
+        return ""
+    by_rounds: dict[tuple[int, int], list[str]] = {}
+    for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
+        by_rounds.setdefault(of, []).append(name)
+    texts = "; ".join(f"{joined(names)} {range_of(of)} rounds" for of, names in by_rounds.items())
+    return f"{texts}."
+
+
+def equal_by(record: Comparison, setting: Setting) -> str:
+    """Return the option that gives all methods the maximum number of rounds."""
+    runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
+    longest = max(runs, key=lambda run: run.rounds or 0, default=None)
+    return f"--match-rounds {shlex.quote(longest.row)}" if longest else ""
+
+
+def matched_command(record: Comparison, setting: Setting) -> str:
+    """Return the comparison's command with this option and another folder; "" if the command is unknown."""
+    words = shlex.split(record.command)
+    if "--out" in words[:-1]:
+        at = words.index("--out") + 1
+        words[at] = f"{words[at]}-equal"
+    return f"{shlex.join(words)} {equal_by(record, setting)}" if words else ""
+
+
+def against(record: Comparison, setting: Setting, first: str, second: str) -> str:
+    """ "After 16 rounds against 6, "; empty if both methods trained for the same number."""
+    taken = trained(record, setting)
+    mine, its = taken.get(first), taken.get(second)
+    return f"After {range_of(mine)} rounds against {range_of(its)}, " if mine and its and mine != its else ""
+
+
+def range_of(of: tuple[int, int]) -> str:
+    return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
+
+
+def rising(record: Comparison, setting: Setting) -> str:
+    """Return the methods whose validation accuracy increased by more than two points in the last third of rounds."""
+    gains = {}
+    for row in record.rows if predicted(record.measures) == "classes" else ():
+        curves = [
+            [value for _, value, _ in run.curve if value is not None] for run in record.runs(row, setting, "done")
+        ]
+        known = [each[-1] - each[-1 - len(each) // 3] for each in curves if len(each) >= 3]
+        if known and fmean(known) > _RISING:
+            gains[row.name] = fmean(known)
+    each = [f"{name} by {100 * gain:.1f}" for name, gain in gains.items()]
+    return f"{listed(each, 4)} points" if each else ""
+
+
+def at_common_round(record: Comparison, setting: Setting) -> str:
+    """Return who leads on validation data at the last round for which all runs have metrics."""
+    runs = {row.name: done for row in record.rows if (done := record.runs(row, setting, "done"))}
+    known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
+    common = set.intersection(*known) if known else set()
+    if not common:
+        return "No round has validation metrics of all methods, which trained for different numbers of rounds."
+    last = max(common)
+    found = {
+        name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
+        for name, each in runs.items()
+    }
+    if (kind := predicted(record.measures)) != "classes":
+        texts = [f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda each: each[1])]
+        return f"At equal budgets (round {last}, the last common one), {CURVES[kind][0]} is {joined(texts)}."
+    (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
+    where = f"At equal budgets (round {last}, the last common one),"
+    behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
+    if best - other < _LEVEL:
+        same = f"{where} {first} and {second} have the same accuracy on validation data"
+        return f"{same} ({percent(best)}{behind}): which is better is not decided."
+    return (
+        f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
+        f"({percent(best)}, {second} {percent(other)}{behind})."
+    )
