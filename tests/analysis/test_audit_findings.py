@@ -25,6 +25,7 @@ from caveat.analysis.audit.observations import (
     rank_correlation,
 )
 from caveat.core import Prediction
+from caveat.core.text import MINUS
 from caveat.files.schema import Summary
 from caveat.html.audit import sweep_chart
 from caveat.uncertainty import dirichlet, entropy
@@ -70,6 +71,12 @@ def test_epistemic_uncertainty_that_is_practically_zero_is_said_though_it_falls(
         assert ("practically zero: 0.010 % of total" in found.sentence) == zero
 
 
+def test_a_slope_has_the_ratio_of_the_means_that_the_table_shows() -> None:
+    made = [{"n": n, "seed": seed, "epistemic": value, "total": 1.0} for n, seed, value in
+            ((14, 0, 0.10), (111.7, 0, 0.02), (14, 1, 0.02), (111.7, 1, 0.01))]  # fmt: skip
+    assert "on 8 times the data it is multiplied by 0.25." in findings.sample_size(made, "epistemic").sentence
+
+
 @pytest.mark.parametrize(
     ("by_seed", "verdict", "words", "reason"),
     [
@@ -101,7 +108,7 @@ def test_the_words_for_a_slope_fit_its_numbers(by_seed: Sequence[float], verdict
     found = findings.sample_size(made, "epistemic")
     assert found.verdict == verdict
     assert found.sentence.startswith(f"Mean epistemic uncertainty {words} n to the power of")
-    assert reason in found.sentence
+    assert reason.replace("-", MINUS) in found.sentence
     assert ("not epistemic" in found.sentence) == (reason == "is not epistemic")
 
 
@@ -227,6 +234,15 @@ def test_a_single_miscalibrated_silo_is_enough(count: int) -> None:
         assert "worst in silo-0 (by 0.3" in found.sentence
     assert calibration([of_silos(*[FINE] * count)] * 3).verdict == "holds"
     assert calibration([of_silos(OFF)]).verdict == "cannot say"
+
+
+def test_calibration_errors_are_counted_in_whole_tests() -> None:
+    said = calibration([of_silos(OFF, FINE, FINE)] * 3).sentence.replace("\N{NO-BREAK SPACE}", " ")
+    assert "explains in 3 of 9 tests (3 silos with 3 seeds), where 0.45 are expected for a calibrated model." in said
+    assert " above that of such a model. For all silos together p < 0.001." in said
+    said = calibration([of_silos((100, 0.9, 0.9), (100, 0.9, 0.9))] * 3).sentence.replace("\N{NO-BREAK SPACE}", " ")
+    assert "For all silos together p = 1.00." in said
+    assert "0.000" not in said
 
 
 def test_so_few_inputs_that_nothing_would_show_do_not_hold() -> None:

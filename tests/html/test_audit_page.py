@@ -10,7 +10,7 @@ import pytest
 
 from caveat.core.text import MINUS, apart
 from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
-from caveat.html.audit import _growth, findings_figure, next_steps
+from caveat.html.audit import _growth, findings_figure, next_steps, verdicts
 
 FALLS = Finding(
     "epistemic and data", "it falls", "holds", "", {"exponent": {"mean": -1, "low": -1.2, "high": -0.8}, "limit": -0.25}
@@ -26,13 +26,23 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
     assert figure is not None
     titles = re.findall(r'<g class="c\d"><title>([^<]*)', str(figure.drawing))
     assert titles == [
-        "epistemic and data: -1.00 (-1.20 to -0.80), limit -0.25, holds".replace("-", MINUS),
-        "aleatoric and epistemic: 0.95 (0.92 to 1.00), limit 0.9, does not hold",
+        "epistemic and data: -1.00 (-1.20 to -0.80), limit -0.25: yes".replace("-", MINUS),
+        "aleatoric and epistemic: 0.95 (0.92 to 1.00), limit 0.9: no",
     ]
     limits = [float(x) for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="boundary"', str(figure.drawing))]
     marks = [float(x) + 4.2 for x in re.findall(r'd="M([\d.]+),[\d.]+a4.2', str(figure.drawing))]
     assert marks[0] < limits[0] < limits[1] < marks[1]
     assert findings_figure([]) is None
+
+
+def test_chart_and_verdicts_name_a_promise_equally() -> None:
+    figure = findings_figure([FALLS, REVERSED])
+    assert figure is not None
+    for finding, word in ((FALLS, "Yes."), (REVERSED, "No.")):
+        name = finding.name.capitalize()
+        assert f"{name}: {word.lower().rstrip('.')}" in figure.drawing
+        (line,) = verdicts([finding])
+        assert line.text.startswith(f"<b>{name}: {finding.claim}? {word}</b>")
 
 
 def advice(*findings: Finding, warning: str | None = None) -> list[str]:
@@ -46,7 +56,9 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert advice(FALLS, unknown) == ["Do not rely on what is open."]
     open_ = replace(FALLS, verdict="cannot say")
     more, not_yet = advice(open_, unknown)
-    assert more.startswith("Repeat the command with more seeds (--seeds 0,1,2,3)")
+    assert more.startswith("Repeat the same command with more seeds (--seeds 0,1,2,3)")
+    _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
+    assert inputs == "Repeat with more test inputs, not with more seeds, to decide what is open: confidence."
     assert not_yet == "Do not rely on what is open."
     (step,) = advice(open_, warning="These models have not learned.")
     assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing

@@ -53,7 +53,7 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     text = verdicts(found)[1].text
     assert 'over all rows: column "age": median 62 here, 31 in the silo\'s data' in text
     page = Page(render(found)).text
-    strangest = page.partition("The strangest inputs, the lowest p-value among 99 calibration inputs first.")[2]
+    strangest = page.partition("The strangest inputs, the lowest p-value among 99 calibration inputs first")[2]
     assert all(f"row {i} " in strangest for i in range(9))
     assert "row 9 " not in strangest
     assert "model" not in strangest
@@ -209,7 +209,7 @@ def test_a_page_of_a_quantity_has_values_with_intervals(event: str) -> None:
     interval[:, 1] = torch.inf if event else interval[:, 1]
     found = made(0, probs=probs, target=target, interval=interval)
     page = Page(render(found)).text
-    wide = "Least sure answers" if event else "Widest intervals"
+    wide = "the most uncertain first" if event else "the widest first"
     assert wide in page
     assert ("Predicted median times." if event else "Predicted values.") in page
     assert ("risk_1" in page) == bool(event)

@@ -91,8 +91,10 @@ def count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def size(count: float) -> str:
-    """Return bytes with three digits; 1 kB is 1,000 B."""
+def size(count: float | None) -> str:
+    """Return bytes with three digits, 1 kB is 1,000 B; "" for None."""
+    if count is None:
+        return ""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -120,8 +120,8 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 def verdicts(findings: Sequence[Finding]) -> list[Statement]:
     """Return every promise with its verdict and what was found, those that do not hold first."""
-    text = Markup("<b>{}? {}</b> {}")
-    return [Statement(_KINDS[each.verdict][0], text.format(initial(each.claim),
+    text = Markup("<b>{}: {}? {}</b> {}")
+    return [Statement(_KINDS[each.verdict][0], text.format(initial(each.name), each.claim,
                        _KINDS[each.verdict][1], each.sentence))
              for verdict in _KINDS for each in findings if each.verdict == verdict]  # fmt: skip
 
@@ -144,7 +144,11 @@ def _estimate(finding: Finding) -> Dot | None:
     (told,) = apart(value)
     if low is not None and high is not None:
         told += " ({} to {})".format(*apart(low, high, limit))
-    return Dot(value, low, high, f"{finding.name}: {told}, limit {tick(limit)}, {finding.verdict}")
+    return Dot(value, low, high, f"{finding.name}: {told}, limit {tick(limit)}: {_word(finding)}")
+
+
+def _word(finding: Finding) -> str:
+    return _KINDS.get(finding.verdict, ("", finding.verdict))[1].lower().rstrip(".")
 
 
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
@@ -155,7 +159,7 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     ends = [end for each, dot in known for end in (*dot.known, each.measured["limit"])]
     values = ticks(min(ends), max(ends), 6)
     shown = (values[0], values[-1])
-    rows = lay_out([(f"{each.name}: {each.verdict}", [""]) for each, _ in known], 24, shown)
+    rows = lay_out([(f"{initial(each.name)}: {_word(each)}", [""]) for each, _ in known], 24, shown)
     drawn = []
     for (each, dot), y in zip(known, rows.at, strict=True):
         limit = rows.frame.x(each.measured["limit"])
@@ -194,7 +198,10 @@ def next_steps(audit: AuditFile) -> list[str]:
     asked = [each.name for each in unknown if _estimate(each)]
     if asked and not audit.accuracy.warning:
         more = seeds_option(audit.seeds, 2 * len(audit.seeds))
-        steps.append(f"Repeat the command with more seeds ({more}) to decide what is open: {'; '.join(asked)}.")
+        steps.append(f"Repeat the same command with more seeds ({more}) to decide what is open: {'; '.join(asked)}.")
+    inputs = [each.name for each in unknown if each.name == "confidence" and "limit" in each.measured]
+    if inputs and not audit.accuracy.warning:
+        steps.append("Repeat with more test inputs, not with more seeds, to decide what is open: confidence.")
     if unknown and not audit.accuracy.warning:
         steps.append("Do not rely on what is open.")
     return steps or ["Use these uncertainties as their names say, on data like these."]

@@ -15,7 +15,7 @@ from ..core import Decision, Prediction, Reason
 from ..core.text import count, decimal, percent, plain, plural, probability, tick
 from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
-from .diagrams import histogram_bars, stack_swatch, stacked_bar
+from .diagrams import histogram_bars
 from .svg import Chart
 from .templates import MARKS, Statement, Table, column, table, words
 
@@ -60,12 +60,6 @@ _WHY = {
     Reason.OUTSIDE: "a value outside the data dictionary",
     Reason.EMPTY: "all values are missing",
 }
-_TITLES = {"spread": ("Surest answers", "Least sure answers"), "width": ("Narrowest intervals", "Widest intervals")}
-_ORDERED = {
-    "spread": ("Answered inputs with the lowest spread, the lowest first", "Answered inputs with the highest spread"),
-    "width": ("Answered inputs with the narrowest intervals first", "Answered inputs with the widest intervals first"),
-}
-"""Titles and captions of the tables of the surest and of the least sure answers of a quantity or a time."""
 
 
 @dataclass(frozen=True)
@@ -157,22 +151,20 @@ class PredictedInputs:
 
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
+    by = ("narrowest", "widest") if "high" in found.figures else ("least uncertain", "most uncertain")
     lines, doubt = verdicts(found), " All inputs together are unlike the silo's own." * found.all_unlike
-    kind = "width" if "high" in found.figures else "spread"
     return templates.render(
         "predictions.html.j2",
         found=found,
         sentence=sentence(found),
         lines=lines,
         steps=next_steps(found, lines),
-        bar=None if found.all_unlike else _bar(found),
         strips=_strips(found),
         shifted=_shifted(found),
         answers=_answers(found),
         strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}."),
-        surest=_inputs(found, _surest(found), f"{_ORDERED[kind][0]}.{doubt}") if found.figures else None,
-        unsure=_inputs(found, _surest(found, last=True), f"{_ORDERED[kind][1]}.") if found.figures else None,
-        titles=_TITLES[kind],
+        surest=_inputs(found, _surest(found), f"Answered inputs, the {by[0]} first.{doubt}"),
+        unsure=_inputs(found, _surest(found, last=True), f"Answered inputs, the {by[1]} first."),
     )
 
 
@@ -244,25 +236,6 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
     check = f"Check that these inputs are like the silo's own before using the {what}."
     return [*steps, check if unknown else f"Use the {what}."]
-
-
-def _bar(found: PredictedInputs) -> tuple[Chart, list[tuple[Markup, str]]] | None:
-    """Return the shares of answered inputs, with and without an alarm, and of abstentions; None without inputs."""
-    n = len(found.prediction)
-    if not n:
-        return None
-    pairs = list(zip(found.answered, found.reasons, strict=True))
-    counts = {
-        "right": sum(answered and not reason for answered, reason in pairs),
-        "foreign": sum(answered and bool(reason) for answered, reason in pairs),
-        "abstain": sum(not answered for answered, _ in pairs),
-    }
-    names = {"right": "answered", "foreign": "answered, with a reason not to rely on it", "abstain": "abstained"}
-    shares = {kind: number / n for kind, number in counts.items() if number}
-    told = ", ".join(f"{names[kind]} {percent(share)}" for kind, share in shares.items())
-    drawn = stacked_bar(shares, (0, 2), (svg.WIDTH, 24), "outcome", names)
-    chart = Chart("Decisions", svg.drawing(svg.WIDTH, 28, f"Decisions: {told}", *drawn, class_="outcomes"), f"{told}.")
-    return chart, [(stack_swatch(kind, "outcome"), names[kind]) for kind in shares]
 
 
 def _strips(found: PredictedInputs) -> list[Chart]:
@@ -351,14 +324,12 @@ def _number(value: float) -> str:
 
 
 def _strangest(found: PredictedInputs) -> list[int]:
-    values = found.prediction.typicality
+    values, shown = (
+        found.prediction.typicality,
+        min(max(_SHOWN, found.alarms.raised if found.alarms else 0), _MOST_ALARMS),
+    )
     score = values if values is not None else -found.doubt
-    return score.nan_to_num(nan=-math.inf).argsort(stable=True)[: _listed(found)].tolist()
-
-
-def _listed(found: PredictedInputs) -> int:
-    """Return the number of strangest inputs in the table: all with an alarm, up to 40."""
-    return min(max(_SHOWN, found.alarms.raised if found.alarms else 0), _MOST_ALARMS)
+    return score.nan_to_num(nan=-math.inf).argsort(stable=True)[:shown].tolist()
 
 
 def _first(found: PredictedInputs) -> str:
@@ -366,10 +337,7 @@ def _first(found: PredictedInputs) -> str:
     p_values = found.prediction.typicality
     if p_values is None or not len(p_values):
         return "most uncertain first"
-    lowest = p_values.nan_to_num(nan=math.inf).min()
-    tied, among = int((p_values == lowest).sum()), f"among {found.ranked_among:,} calibration inputs"
-    first = f"; {tied:,} have the lowest, of which the first in the file are shown" if tied > _listed(found) else ""
-    return f"lowest p-value {among} first{first}"
+    return f"lowest p-value among {found.ranked_among:,} calibration inputs first, equal ones as in the file"
 
 
 def _surest(found: PredictedInputs, last: bool = False) -> list[int]:
@@ -397,7 +365,7 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
     """Return a row per input with its prediction, the values of its columns, and its note."""
     if not places:
         return None
-    prediction, reasons = found.prediction, found.reasons
+    prediction, reasons, quantity = found.prediction, found.reasons, bool(found.figures)
     cells = sorted(found.cells.items(), key=lambda each: plain(each[0]) not in found.unlike)  # shifted columns first
     shown = cells[:_MOST_COLUMNS]
     images = [image and svg.element("img", src=f"data:image/png;base64,{image}", alt=found.place(i))
@@ -407,22 +375,10 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
         words("input", (found.place(i) for i in places)),
         words("image", (image or "" for image in images)),
         *(column(name, (_number(float(values[i])) for i in places)) for name, values in found.figures.items()),
-        *(
-            []
-            if found.figures
-            else [
-                words("predicted", (plain(found.label(i)) for i in places)),
-                column("probability", (_finite(float(prediction.probs[i].max()), _share) for i in places)),
-            ]
-        ),
+        words("predicted", ("" if quantity else plain(found.label(i)) for i in places)),
+        column("probability", ("" if quantity else _finite(float(prediction.probs[i].max()), _share) for i in places)),
         column("p-value", (_finite(float(p_values[i]), probability) if p_values is not None else "" for i in places)),
-        *(
-            []
-            if found.figures
-            else [
-                column("uncertainty", (_finite(float(found.doubt[i]), decimal) for i in places), "nats"),
-            ]
-        ),
+        column("uncertainty", ("" if quantity else _finite(float(found.doubt[i]), decimal) for i in places), "nats"),
         words("who decides", (_decider(found, i) for i in places)),
         words("reason", (_WHY[reasons[i]] for i in places)),
         *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),

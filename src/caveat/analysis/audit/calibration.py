@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.text import percent
+from ...core.text import equation, percent, plural
 from ...files.schema import AccuracyRecord, Finding, Summary, Verdict
 from ...metrics import EceTest, ece_test
 from ...uncertainty.statistical_tests import chi_squared_tail
@@ -122,11 +122,16 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
     if len(tested) > 1 and (p < LEVEL or ruled_out):
         verdict = "does not hold" if p < LEVEL else "holds"
     count = len(tested[0])
+    more = (
+        f"{abs(excess.mean):.3f} {'above' if excess.mean > 0 else 'below'}"
+        if abs(excess.mean) >= 0.0005
+        else "equal to"
+    )
+    worse = f"Its mean is {more} that of such a model"
     sentence = (
-        f"Expected calibration error is above what chance explains in {np.mean(above):.2g} of {count} "
-        f"silo{'s' * (count > 1)} (mean over seeds), where {LEVEL * count:.2g} would be expected for a calibrated "
-        f"model, and larger than that of such a model by {excess.mean:z.3f} (mean over silos): p = {p:.2g} for all "
-        "silos together."
+        f"Expected calibration error is above what chance explains in {sum(above)} of {count * len(tested)} tests "
+        f"({plural(count, 'silo')} with {plural(len(tested), 'seed')}), where {LEVEL * count * len(tested):.2g} are "
+        f"expected for a calibrated model. {worse}. For all silos together {equation(p)}."
     )
     if verdict == "does not hold":
         sentence += " This test decides, not the mean: one silo suffices. "

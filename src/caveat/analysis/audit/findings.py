@@ -95,9 +95,9 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
         tuple(observations.log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed)
     )
     verdict = decide(*slopes.interval, SLOWEST, "below")
-    left = [mine[-1][name] / mine[0][name] for mine in by_seed]
-    measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(np.mean(left))}
-    sentence = _of_slope(called, verdict, slopes, sizes, float(np.mean(left)))
+    left = sum(mine[-1][name] for mine in by_seed) / sum(mine[0][name] for mine in by_seed)
+    measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(left)}
+    sentence = _of_slope(called, verdict, slopes, sizes, float(left))
     if name == "epistemic":
         mine, total = (sum(r.get(which, 0.0) for r in rows if r["n"] == sizes[-1]) for which in (name, "total"))
         measured["practically_zero"] = mine < PRACTICALLY * total
@@ -109,8 +109,8 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
 def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[float], left: float) -> str:
     trend = _trend(slopes)
     found = (
-        f"Mean {called} {trend}, with n to the power of {slopes}: on {sizes[-1] / sizes[0]:.3g} times the data it is "
-        f"multiplied by {left:.2f}."
+        f"Mean {called} {trend}, with n to the power of {slopes}: on {round(sizes[-1] / sizes[0], 1):g} times the data "
+        f"it is multiplied by {left:.2f}."
     )
     if verdict == "does not hold":
         falls = "falls" in trend

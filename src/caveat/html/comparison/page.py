@@ -59,13 +59,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
     if any(share is not None for share in most.values()):
-        without, told = verdicts.WITHOUT[predicted(record.measures)][0], list[str]()
-        for name, share in most.items():
-            low, high = shared or own.get(name, (0.0, 1.0))
-            outside = share is not None and not low <= share <= high
-            told += [f"{f'{name}: ' * bool(name)}{wording.with_unit(measure, share)}"] * outside
-        note_below += f" A dashed line is the {measure.title} of {without}"
-        note_below += f" (outside the axis: {', '.join(told)})." if told else "."
+        without = verdicts.WITHOUT[predicted(record.measures)][0]
+        note_below += f" A dashed line, if it is within the axis, is the {measure.title} of {without}."
     return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 

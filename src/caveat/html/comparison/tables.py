@@ -43,19 +43,16 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         *(_measured(record, setting, measure) for measure in record.measures[1:] if measure.figure in _MAIN),
         _ranked(record, setting, record.measures[0])[0],
         column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
-        column("up", (_sent(each, "bytes_up") for each in runs), "sent by all silos, except for metrics"),
-        column("down", (_sent(each, "bytes_down") for each in runs), "sent to all silos"),
+        column(
+            "up", (size(wording.mean_of(each, "bytes_up")) for each in runs), "sent by all silos, except for metrics"
+        ),
+        column("down", (size(wording.mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
     bold = "" if unequal else ", the best in bold"
     caption = f"Mean over silos and seeds, with its 95 % interval below{bold}; costs are per run, mean over "
     caption += f"seeds; a triangle marks failed runs. {wording.POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
-
-
-def _sent(runs: Sequence[ComparedRun], name: str) -> str:
-    mean = wording.mean_of(runs, name)
-    return "" if mean is None else size(mean)
 
 
 _MAIN = ("ece", "augrc", "mae", "rmse", "interval_coverage", "interval_width", "c_index", "interval_low")
@@ -253,8 +250,8 @@ def run_table(record: Comparison) -> Table | None:
         words("state", map(_state, runs)),
         column("rounds", (count(run.rounds) for run in runs)),
         column("time", (duration(run.seconds) for run in runs)),
-        column("up", ("" if run.bytes_up is None else size(run.bytes_up) for run in runs)),
-        column("down", ("" if run.bytes_down is None else size(run.bytes_down) for run in runs)),
+        column("up", (size(run.bytes_up) for run in runs)),
+        column("down", (size(run.bytes_down) for run in runs)),
     ]
     caption = "Links lead to the runs' own pages, in folders next to this one; caveat report FOLDER writes a page that "
     return table(columns, f"{caption}is missing.", [run.row for run in runs])

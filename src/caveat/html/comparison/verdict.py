@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import duration, equation, initial, listed, percent, plural, seeds_option, size
+from ...core.text import equation, initial, listed, percent, plural, seeds_option
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail, student_quantile
 from .budgets import against, at_common_round, equal_by, rising, unequal_budgets
-from .wording import LEVEL, figure, interval, mean_of, ranked, with_unit
+from .wording import LEVEL, figure, interval, ranked, with_unit
 
 _BARELY = 0.2
 """Accuracy above that of the most frequent class, as a share of what is possible, below which nothing is compared."""
@@ -171,32 +171,12 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
             f"Repeat with about {needed} seeds ({seeds_option(record.seeds, needed)}), which would separate {first} "
             f"and {second} if the difference stays as it is and the test inputs are enough."
             if needed
-            else f"{_by_cost(record, setting, first, second)}: their difference is small, and {plural(seeds, 'seed')} "
-            f"show only differences above {_gap(measure, (pair.high - pair.low) / 2)}."
+            else f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
+            f"differences above {_gap(measure, (pair.high - pair.low) / 2)}."
         )
     elif pair.p_adjusted is not None and pair.p_adjusted < LEVEL and pair.mean > 0:
         steps.append(f"Use {first} on silos like these.")
     return steps
-
-
-def _by_cost(record: Comparison, setting: Setting, first: str, second: str) -> str:
-    """Return which of two methods costs more in no respect and clearly less in one; without one, that cost decides."""
-    costs = dict[str, list[float | None]]()
-    for row in record.rows:
-        if row.name in (first, second):
-            runs = record.runs(row, setting, "done")
-            costs[row.name] = [mean_of(runs, name) for name in ("bytes_up", "bytes_down", "seconds")]
-    for name, other in ((first, second), (second, first)):
-        mine, its = ([cost for cost in costs.get(each, []) if cost is not None] for each in (name, other))
-        if len(mine) == len(its) == 3 and all(a <= b for a, b in zip(mine, its, strict=True)):
-            sent, time = ([size(c[0] + c[1]) for c in (mine, its)], [duration(c[2]) for c in (mine, its)])
-            if sent[0] != sent[1] or (time[0] != time[1] and mine[2] <= _MUCH_FASTER * its[2]):
-                return f"Use {name}, which costs less ({sent[0]} and {time[0]}, {other} {sent[1]} and {time[1]})"
-    return f"Choose between {first} and {second} by cost"
-
-
-_MUCH_FASTER = 0.9
-"""Maximum ratio of the times of two methods of which one is called faster: times vary from run to run."""
 
 
 def seeds_needed(mean: float, half: float, seeds: int, pairs: int) -> int | None:
@@ -276,12 +256,9 @@ def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRec
 
 def _best_worst(order: Sequence[schema.Result], measure: Measure) -> str:
     """Return which method has the best worst silo, if it is not the one with the best mean."""
-    known = [row for row in order if row.worst is not None]
-    if order[0] not in known or not measure.higher:
-        return ""
-    best = max(known, key=lambda row: row.worst or 0.0)
+    best = max(order, key=lambda row: row.worst or 0.0)
     values = with_unit(measure, best.worst), with_unit(measure, order[0].worst)
-    if values[0] == values[1]:
+    if not measure.higher or values[0] == values[1]:
         return ""
     return f" {best.row} has the best worst silo ({values[0]}, {order[0].row} {values[1]}), which is not tested."
 
