@@ -283,6 +283,15 @@ def test_a_hospital_that_gains_nothing_is_named_on_the_first_screen(tmp_path: Pa
     assert [each.behind for each in judged(run)] == [False, True, True]
 
 
+def test_many_hospitals_that_gain_nothing_are_counted(tmp_path: Path) -> None:
+    silos = [hospital(f"{i}", [[2, 8], [2, 28]]) for i in range(12)] + [hospital("good", [[90, 5], [4, 90]])]
+    found = trust(run_of(tmp_path / "run", silos, 2))
+    assert found is not None
+    said = " ".join(Markup(each).striptags() for each in [*found.advice, *(line.text for line in found.lines)])
+    assert "Test it on more inputs of 12 of 13 silos (the table of silos marks them) before use there" in said
+    assert "these are" not in said
+
+
 def test_a_run_that_has_learned_nothing_says_so_first(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", [hospital("a", [[2, 20], [2, 20]])], 2)
     found = trust(run)
@@ -318,7 +327,7 @@ def test_a_promise_that_test_inputs_missed_is_in_the_headline_and_its_box_is_no_
     run = read_run(folder)
     first = overview(run)
     assert first is not None
-    missed = "12.2 % of its answers are wrong, more than the guaranteed 10 % (an excess that chance explains)."
+    missed = "12.2 % of its answers are wrong, more than the guaranteed 10 % (no more than chance explains)."
     assert missed in first.sentence
     assert 'class="promise alarm"' in render(run)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fake_run import decided_run, fake_run, write_json
+from html_page import Page
 from rich.console import Console
 
 from caveat.core import DataError
@@ -80,7 +81,8 @@ def test_temperatures_are_told(page: str) -> None:
     ("answered_accuracy", "verdict", "alarm"),
     [
         (0.95, "compatible with the guarantee", False),  # 9 of 180
-        (0.88, "but not significantly for this number of inputs", True),  # 22 of 180: the interval holds 10 %
+        (0.88, "chance explains the excess at its confidence, 90 % (one-sided)", True),  # 22 of 180
+        (0.86, "chance does not explain the excess at its confidence, 90 % (one-sided)", True),  # 25 of 180
         (0.8, "more than guaranteed, which a guarantee at this confidence level allows for 10", True),  # 36 of 180
     ],
 )
@@ -123,27 +125,14 @@ def test_a_promise_of_which_no_test_input_is_answered(tmp_path: Path) -> None:
     assert guarantee_lines(read_run(run))[1] == "on test:   0.0 % (0 of 200) answered, none wrong"
 
 
-def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path: Path) -> None:
-    """A promise that is kept is no green box where inputs that it is not about are answered, and wrong."""
+def test_foreign_inputs_that_are_answered_wrongly_are_another_verdict_than_the_guarantee(tmp_path: Path) -> None:
     run = decided_run(tmp_path / "run")
-    text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert text.split('<div class="promise')[1].startswith(" alarm")
-    assert "not covered: of ood_local 28.0 % are answered wrongly; of ood_global 20.0 % are answered wrongly" in text
-    triangle = "\N{BLACK UP-POINTING TRIANGLE} "
-    assert rows_of(text, "inputs that silos do not know")[1:] == [
-        ["ood_local", "70.0 %", "42.0 %", f"{triangle}28.0 %"],
-        ["ood_global", "20.0 %", "0.0 %", f"{triangle}20.0 %"],
-    ]
+    page = Page(write_report(run).read_text()).text
+    assert "of those that only other silos know (ood_local) 28.0 % were answered wrongly" in page
     assert guarantee_lines(read_run(run))[2] == (
         "OOD:       ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no "
         "guarantee covers these"
     )
-    few = json.loads((run / "summary.json").read_text())["streams"]
-    for name, answered in (("ood_local", 0.8), ("ood_global", 0.0)):
-        few[name]["models"]["switch"]["pooled"] |= {"coverage": 0.08, "answered_accuracy": answered}
-    text = write_report(change(run, streams=few)).read_text()
-    assert not text.split('<div class="promise')[1].startswith(" alarm")
-    assert rows_of(text, "inputs that silos do not know")[2] == ["ood_global", "8.0 %", "0.0 %", "8.0 %"]
 
 
 def test_a_promise_is_judged_by_the_mixture_that_it_was_made_for(tmp_path: Path) -> None:
@@ -256,8 +245,8 @@ def test_one_model_that_answers_everything_has_no_table_of_models(tmp_path: Path
     text = write_report(run).read_text()
     assert 'id="foreign"' not in text
     assert 'class="promise' not in text
-    change(run, decisions={"global": 0.75, "abstain": 0.25})  # but to abstain is a decision
-    assert rows_of(write_report(run).read_text(), "stream")[1][:2] == ["ind", "90.0 %"]
+    change(run, decisions={"global": 0.75, "abstain": 0.25})  # to abstain is told with the guarantee
+    assert 'id="foreign"' not in write_report(run).read_text()
 
 
 def test_a_run_with_one_stream_shows_it_without_explaining_streams(tmp_path: Path) -> None:

@@ -25,16 +25,17 @@ def failed(folder: Path, **known: Any) -> str:
 
 def test_what_would_fail_again_is_not_to_be_resumed(tmp_path: Path) -> None:
     text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="silo-3")
-    assert "Failed in round 15 at silo-3: training diverged. The run has no model. Lower training.lr" in text
+    assert "Failed in round 15 at silo-3: training diverged. → The run has no model. Lower training.lr" in text
     assert "FloatingPointError: model/head is not finite" in text
     assert "caveat resume" not in text
     assert "Unfinished" not in text
-    assert "caveat run config.toml --set training.lr=LOWER --out NEW" in text
+    assert text.count("/config.toml --set training.lr=0.001 --out ") == 2  # in the first step and below
+    assert "run-lower-lr" in text
 
 
 def test_what_can_be_mended_goes_on(tmp_path: Path) -> None:
     text = failed(interrupted_run(tmp_path / "run"), error="a worker process died at silo 'silo-1'")
-    assert "Failed in round 15. After fixing the cause below, continue the run with: caveat resume run" in text
+    assert "Failed in round 15. → After fixing the cause below, continue the run with: caveat resume run" in text
 
 
 def test_a_lost_state_is_put_back_or_reset(tmp_path: Path) -> None:

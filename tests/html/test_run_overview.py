@@ -48,7 +48,6 @@ def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
         "uefl predicts 94.7 % of test inputs correctly, mean over 9 silos; lowest is 92.6 %, at silo-8 (185 of 200)."
     )
     assert "nats" not in said(run)  # which says nothing of whether it can be trusted
-    assert "local 80.0 %, global 15.0 %, abstain 5.0 %" in said(run)
 
 
 def test_a_difference_comes_with_the_interval_of_paired_silos(tmp_path: Path) -> None:

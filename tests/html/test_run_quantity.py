@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,17 @@ def test_unbounded_intervals_have_a_line_to_the_edge_and_an_infinite_width(tmp_p
     (lines,) = re.findall(r'<path d="([^"]*)" class="whisker thin"', text)
     ends = [end.split(",")[1] for end in re.split("[ML]", lines)[1:]]
     assert (ends[0], ends[3]) == ("324", "24")  # the lower and the upper edge
+
+
+def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
+    page = Page(quantity_run(tmp_path / "a", [5, 6, 7], [8, 9, 10], interval_width=17.0)).text
+    assert "their mean width is 17.0, without inputs 18.0, so they are little narrower." in page
+    assert "Predictions are too" not in page
+    quantity_run(tmp_path / "b", [5, 6, 7], [8, 9, 10], interval_width=9.0)
+    content = json.loads((tmp_path / "b/summary.json").read_text())
+    content["silos"][1]["pit"] = [1, 1, 1, 1, 2, 4, 8, 10, 10, 12]
+    write_json(tmp_path / "b/summary.json", content)
+    page = Page(render(read_run(tmp_path / "b"))).text
+    assert "little narrower" not in page
+    assert "Predictions are too low (silo silo 1), beyond chance." in page
+    assert "Run it again" in page

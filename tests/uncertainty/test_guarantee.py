@@ -284,7 +284,7 @@ def test_what_more_answers_take_is_about_enough() -> None:
 
 def test_statements() -> None:
     granted = fixed_sequence(counts(torch.arange(1, 6001) / 6000.0, torch.arange(6000) >= 4900), RISK, CONFIDENCE)
-    share = 1000 * granted.answered // 6000 / 10
+    share = f"{100 * granted.answered / 6000:.1f}".removesuffix(".0")
     assert granted.statement == (
         f"answers {share} % of inputs with at most 5 % errors among them, at 90 % confidence "
         f"({granted.answered:,} of 6,000 calibration inputs, {granted.errors:,} wrong)"

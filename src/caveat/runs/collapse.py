@@ -212,7 +212,7 @@ BASELINES = {
     ),
     "reference": (
         "a ridge classifier of at most 500 of a silo's own training inputs",
-        'Compare with baselines = ["local"], and try more rounds, another training.lr, or a method with local models.',
+        "Try more rounds, another training.lr, or a method with local models (docs/reference/methods.md).",
     ),
 }
 """The description of a baseline, and advice if a model is far below it."""

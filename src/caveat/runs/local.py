@@ -26,7 +26,7 @@ from ..engines.vectorization import Vectorization
 from ..engines.worker_process import Rebuild
 from ..files import RUN, RunFolder, SiloStore, decoded, manifest_of, other_kind, read, read_rows, record_of, write_json
 from ..files.schema import Features, Gallery, RunFile, SiloKeeps, Summary, as_json
-from ..html.run.trust import refusal
+from ..html.run.advice import refusal
 from ..methods.plugins import named
 from ..nn.custom_model import Make
 from .answering import AnsweringRun, KeptRun

@@ -155,8 +155,8 @@ class Guarantee:
                 f"{self.errors:,} of the {self.answered:,} most certain are wrong, "
                 f"and at least {self.needed:,} more error-free ones are needed there{self._more}"
             )
-        # Rounded down, so 100 % means all.
-        share = _percent(math.floor(1000 * self.answered / self.total) / 1000)
+        # Rounded, but 100 % means all.
+        share = _percent(min(round(self.answered / self.total, 3), 0.999 if self.answered < self.total else 1.0))
         inputs = f"{self.answered:,} of {self.total:,} calibration inputs"
         found = f"({inputs}, {self.errors:,} wrong)"
         return f"answers {share} of inputs {promise} among them, {confidence} {found}{self._more}"

@@ -159,9 +159,9 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     return low if hits else 0.0, high if hits < count else 1.0
 
 
-def score_interval(share: float, count: float) -> tuple[float, float]:
-    """Return the same for a proportion in about `count` > 0 trials, which is not an integer if trials are weighted."""
-    z = 1.959963984540054
+def score_interval(share: float, count: float, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Return the same for a proportion in about `count` > 0 trials, which is not an integer if trials are weighted. `z`
+    is the normal quantile of each end."""
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     return max(middle - half, 0.0), min(middle + half, 1.0)

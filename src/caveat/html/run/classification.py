@@ -126,6 +126,8 @@ def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
 
 _LEVEL = 0.05
 _MOST_NAMED = 6
+MANY, MOST_ROWS = 10, 40
+"""Number of silos above which they are counted instead of named, and above which the table of silos is a CSV."""
 _NEARLY_ALL, _COMMON = 0.99, 0.95
 """Minimum share of predictions in one class for a collapsed model, and maximum share of inputs that have this class."""
 ALONE = "local"
@@ -204,7 +206,7 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.blind]:
         blind = "" if all(each.behind for _, each, _ in known if each.blind) else ", or blind to a class,"
         head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"
-        rest, kind = f"; these are {listed(texts, _MOST_NAMED)}", "open"
+        rest, kind = f"; these are {listed(texts, _MOST_NAMED)}" if len(texts) <= MANY else "", "open"
     else:
         head, rest, kind = "Better than the most frequent class", "", "open" if behind_alone(run) else "good"
     return kind, Markup("<b>{}</b>: {}{}.").format(head, most, rest)
@@ -297,7 +299,7 @@ def classification(run: RunFolder) -> Classified | None:
         return Classified(_notes(summary, found), None, [])
     if len(names) > _MOST_CLASSES:
         return Classified(_notes(summary, found), None, [_mistakes(found.confusion, names)])
-    return Classified(_notes(summary, found), _map(found.confusion, names), _called(found, names))
+    return Classified(_notes(summary, found), _map(found.confusion, names), [])
 
 
 def _map(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
@@ -345,23 +347,6 @@ def _rule(rule: str) -> str:
     if kind != "sensitivity":
         return f"the largest sum of both ({rule})"
     return f"a sensitivity of {float(target):.3g}, which holds on average over calibration splits"
-
-
-def _called(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
-    """Return the confusion matrix at thresholds, for two classes."""
-    at = found.operating
-    if at is None or found.positive not in names:
-        return []
-    positive = [name == found.positive for name in names]
-    no = [at.false_negatives if each else at.true_negatives for each in positive]
-    yes = [at.true_positives if each else at.false_positives for each in positive]
-    columns = [
-        words("class", [*names]),
-        column(f"not called {found.positive}", map(count, no)),
-        column(f"called {found.positive}", map(count, yes)),
-        column("in total", [count(a + b) for a, b in zip(no, yes, strict=True)]),
-    ]
-    return [Table(columns, "The same inputs by whether they are called positive, each at its silo's threshold.")]
 
 
 def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table:

@@ -17,8 +17,8 @@ LEVEL = 0.05
 its chance band."""
 UNCLEAR = 0.2
 """Corrected p-value of a check below which confidence may be off."""
-_MATERIAL = 0.02
-"""Pooled ECE below which a significant excess over chance is small."""
+_MATERIAL = 0.05
+"""Pooled ECE, or difference of confidence and accuracy, below which a significant excess over chance is small."""
 _RESOLVED, _RESOLVED_AT_SILO = 0.05, 0.1
 """Maximum upper end of the chance band with which the ECE of all inputs, or of a silo's, is judged: calibration errors
 up to this end go unnoticed."""

@@ -27,10 +27,9 @@ _ORDER = ("local", "global", CHOSEN, ORACLE)
 
 
 def streams(run: RunFolder) -> dict[str, Stream]:
-    """Return streams by name; empty if there was nothing to decide (one model answers the whole test split)."""
+    """Return streams by name; empty if one model judges the whole test split."""
     tested = run.summary.tested if run.summary else {}
-    chances = [len(stream.models) > 1 or stream.decisions.get("abstain", 0.0) > 0 for stream in tested.values()]
-    return tested if len(tested) > 1 or any(chances) else {}
+    return tested if len(tested) > 1 or any(len(stream.models) > 1 for stream in tested.values()) else {}
 
 
 def models(tested: Mapping[str, Stream]) -> list[str]:
@@ -72,11 +71,6 @@ def abstains(tested: Mapping[str, Stream]) -> bool:
 def kinds(*decisions: Mapping[str, float]) -> list[str]:
     """Return the kinds of decisions that occur, in the order of `KINDS`."""
     return [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in decisions)]
-
-
-def shares_text(shares: Mapping[str, float]) -> str:
-    """Return the shares as text."""
-    return ", ".join(f"{kind} {percent(shares[kind])}" for kind in KINDS if shares.get(kind, 0.0) > 0)
 
 
 def decisions(run: RunFolder) -> dict[str, Any] | None:

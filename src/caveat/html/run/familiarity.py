@@ -33,6 +33,10 @@ class Familiarity:
     alarm: bool
     table: Table | None
     notes: Sequence[str]
+    detected: str
+    """How many inputs that silos do not know raise an alarm."""
+    missed: bool
+    """Whether too few of these do."""
 
 
 def promised(run: RunFolder) -> float:
@@ -48,10 +52,11 @@ def familiarity(run: RunFolder) -> Familiarity | None:
         return None
     few, together = [silo for silo in silos if has_few(silo, alarm)], alarms_together(run, alarm)
     mute = [] if together else few
-    in_all = too_many_in_all(silos, alarm)
+    pooled = run.summary.alarms.pooled if run.summary.alarms else 0
+    in_all = too_many_in_all(silos, alarm, pooled)
     broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
     foreign = foreign_streams(run.summary)
-    said, notes = _sentence(silos, foreign, alarm), []
+    said, notes = _sentence(silos, alarm, in_all, pooled), []
     if mute and len(mute) == len(silos):
         said = f"No silo can raise an alarm, because {least(alarm)} calibration inputs are needed at "
         said += f"{100 * alarm:.3g} %: no unfamiliar input is detected."
@@ -72,10 +77,14 @@ def familiarity(run: RunFolder) -> Familiarity | None:
         names = listed([silo.name for silo in broken], _MOST)
         notes.append(f"More false alarms than guaranteed, beyond what chance explains over all silos: {names}.")
     elif in_all:
-        notes.append("All silos together raise more false alarms than guaranteed, beyond what chance explains.")
+        notes.append(
+            "All silos together raise more false alarms than guaranteed, beyond what chance explains: test inputs are "
+            "unlike calibration inputs."
+        )
     found = [alarms for each in foreign.values() if (alarms := each.chosen.pooled.alarms) is not None]
     missed = min(found, default=1.0) < _DETECTED
-    return Familiarity(said, bool(mute or broken or in_all or missed), _table(foreign), notes)
+    detected = _detected(foreign) if not mute or len(mute) < len(silos) else ""
+    return Familiarity(said, bool(mute or broken or in_all), _table(foreign), notes, detected, missed)
 
 
 def has_few(silo: SiloRecord, alarm: float) -> bool:
@@ -104,42 +113,48 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
     return k > 0 and beta_binomial_tail(found, inputs, k, n + 1 - k) < _LEVEL / silos
 
 
-def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
-    """Return the same for all silos with enough calibration inputs, whose sum is about normal; False if a count is
-    unknown."""
-    found, mean, variance = 0.0, 0.0, 0.0
+def too_many_in_all(silos: Sequence[SiloRecord], alarm: float, pooled: int = 0) -> bool:
+    """Return the same for all silos together, whose sum is about normal; False if a count is unknown. Silos with too
+    few calibration inputs count as one with all of these, `pooled`."""
+    found, mean, variance, few = 0.0, 0.0, 0.0, 0
     for silo in silos:
         n, inputs = silo.n_calibration, silo.n_test
         if n is None or not inputs:
             return False
         k = math.floor(alarm * (n + 1) + 1e-9)
-        if k:
-            found += (silo.test.alarms or 0.0) * inputs
-            of_silo = beta_binomial_moments(inputs, k, n + 1 - k)
-            mean, variance = mean + of_silo[0], variance + of_silo[1]
+        if not k and not pooled:
+            continue
+        found += (silo.test.alarms or 0.0) * inputs
+        if not k:
+            few += inputs
+            continue
+        of_silo = beta_binomial_moments(inputs, k, n + 1 - k)
+        mean, variance = mean + of_silo[0], variance + of_silo[1]
+    if few and (k := math.floor(alarm * (pooled + 1) + 1e-9)):
+        of_few = beta_binomial_moments(few, k, pooled + 1 - k)
+        mean, variance = mean + of_few[0], variance + of_few[1]
     return found - mean > _ONE_SIDED * math.sqrt(variance)
 
 
-def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm: float) -> str:
-    inputs = [silo.n_test or 0 for silo in silos]
-    if sum(inputs):
-        own = sum((silo.test.alarms or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
-    else:
-        own = sum(silo.test.alarms or 0.0 for silo in silos) / len(silos)
-    promise = (
-        f"guaranteed: at most {100 * alarm:.3g} % on average over silos"
-        if len(silos) > 1
-        else (f"guaranteed: at most {100 * alarm:.3g} %")
-    )
-    if own > alarm and not too_many_in_all(silos, alarm):
-        promise += "; chance explains the excess"
-    said = f"It raises alarms on {percent(own)} of the silos' own test inputs, which are false ({promise})"
+def _sentence(silos: Sequence[SiloRecord], alarm: float, in_all: bool, pooled: int) -> str:
+    own = sum(silo.test.alarms or 0.0 for silo in silos) / len(silos)
+    promise = f"guaranteed: at most {100 * alarm:.3g} %" + " on average" * (len(silos) > 1)
+    if own > alarm and not in_all:
+        few = f" from {pooled:,} calibration inputs of small silos together" if pooled else ""
+        promise += f", no more than chance explains{few}"
+    mean = f", mean over {len(silos):,} silos" if len(silos) > 1 else ""
+    return f"It raises alarms on {percent(own)} of the silos' own test inputs{mean}, which are false ({promise})."
+
+
+def _detected(foreign: Mapping[str, Stream]) -> str:
     texts = [
         f"{percent(each.chosen.pooled.alarms)} of {name}"
         for name, each in foreign.items()
         if each.chosen.pooled.alarms is not None
     ]
-    return f"{said}, and {joined(texts)}." if texts else f"{said}. It was not tested on other inputs (data.ood)."
+    if not texts:
+        return "It was not tested on inputs that silos do not know (data.ood)."
+    return f"Of inputs that silos do not know, it raises alarms on {joined(texts)}."
 
 
 def _table(foreign: Mapping[str, Stream]) -> Table | None:

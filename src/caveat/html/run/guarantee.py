@@ -5,6 +5,7 @@ Metrics by subgroup show whether guarantees hold and predictions are calibrated 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from ...core.text import decimal, initial, joined, percent
 from ...files import RunFolder
@@ -39,6 +40,11 @@ class Kept:
     def broken(self, promised: float) -> bool:
         """Return whether there are more errors than guaranteed, beyond the uncertainty from few inputs."""
         return self.interval[0] > promised
+
+    def doubtful(self, found: GuaranteeRecord) -> bool:
+        """Return whether there are more errors than guaranteed, beyond chance at the guarantee's confidence level."""
+        z = NormalDist().inv_cdf(found.confidence_level)
+        return self.risk is not None and score_interval(self.risk, self.effective, z)[0] > found.risk
 
     @property
     def weighted(self) -> bool:
@@ -145,8 +151,6 @@ class Promise:
     verdict: str
     alarm: bool
     table: Table | None
-    foreign: Table | None = None
-    """Answers to inputs that the guarantee does not cover."""
 
 
 def guarantee_lines(run: RunFolder) -> list[str]:
@@ -184,7 +188,9 @@ def promise_clause(run: RunFolder) -> str:
         low, high = test.interval
         inside = f"compatible with the guaranteed {limit} (95 % interval {percent(low)} to {percent(high)})"
         return f" {percent(test.risk)} of its answers are wrong, {inside}."
-    how = "beyond chance" if test.broken(found.risk) else "an excess that chance explains"
+    how = f"doubtful: chance does not explain it at the guarantee's confidence, {100 * found.confidence_level:.6g} %"
+    how = how if test.doubtful(found) else "no more than chance explains"
+    how = "beyond chance" if test.broken(found.risk) else how
     return f" {percent(test.risk)} of its answers are wrong, more than the guaranteed {limit} ({how})."
 
 
@@ -194,19 +200,18 @@ def promise(run: RunFolder) -> Promise | None:
         return None
     found, own = run.summary.guarantee, _with_promises(run.summary)
     statement = _unbroken(f"{initial(found.statement)}.")
-    streams, trusted = _foreign_table(run.summary, found.risk)
     if own:
         broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
-        caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{trusted}")
-        alarm = bool(broken or trusted) or not any(silo.promise.guaranteed for silo in own if silo.promise)
-        return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption), streams)
+        caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}")
+        alarm = bool(broken) or not any(silo.promise.guaranteed for silo in own if silo.promise)
+        return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption))
     if not found.guaranteed:
         verdict = "So the run abstains from every input; predictions have the label of the last model."
         return Promise(statement, verdict, True, None)
     test = kept(run.summary)
-    verdict = _unbroken(_verdict(found, test) + trusted)
-    alarm = bool(trusted) or (test is not None and test.missed(found.risk))
-    return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None, streams)
+    verdict = _unbroken(_verdict(found, test))
+    alarm = test is not None and test.missed(found.risk)
+    return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None)
 
 
 def _with_promises(summary: Summary) -> list[SiloRecord]:
@@ -215,8 +220,13 @@ def _with_promises(summary: Summary) -> list[SiloRecord]:
 
 def _broken_at(silo: SiloRecord, risk: float) -> bool:
     """Return whether a silo's own guarantee is broken; a single silo cannot break a group's guarantee."""
-    test = kept_by([silo]) if silo.promise and silo.promise.whose == "silo" else None
-    return test is not None and test.broken(risk)
+    return bool(silo.promise and silo.promise.whose == "silo") and exceeded(silo, risk)
+
+
+def exceeded(silo: SiloRecord, risk: float) -> bool:
+    """Return whether more of a silo's answers are wrong than `risk`, beyond the uncertainty from few inputs."""
+    found = kept_by([silo])
+    return found is not None and found.broken(risk)
 
 
 def _told(silos: list[SiloRecord], broken: list[str]) -> str:
@@ -260,24 +270,6 @@ def _more(statement: str) -> str:
     return "".join(part for part in statement.split("; ")[1:2] if part.startswith("to answer"))
 
 
-def _foreign_table(summary: Summary, risk: float) -> tuple[Table | None, str]:
-    """Return the answers to inputs that silos do not know, and a sentence if too many are wrong."""
-    found = foreign(summary)
-    if not found:
-        return None, ""
-    too_much = [name for name, each in found.items() if each.wrong > risk]
-    why = "wrong answers to inputs that no guarantee covers"
-    columns = [
-        words("inputs that silos do not know", list(found)),
-        column("answered", [percent(each.answered) for each in found.values()]),
-        column("right", [percent(each.right) for each in found.values()], "share of all of them"),
-        column("wrong", [Cell(percent(each.wrong), why if each.wrong > risk else "") for each in found.values()]),
-    ]
-    texts = "; ".join(f"of {name} {percent(found[name].wrong)} are answered wrongly" for name in too_much)
-    alarm = f" Inputs that silos do not know are not covered: {texts}." if texts else ""
-    return table(columns, "No guarantee covers these inputs."), _unbroken(alarm)
-
-
 def _unbroken(sentence: str) -> str:
     """Replace spaces before percent signs by no-break spaces."""
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
@@ -295,7 +287,9 @@ def _verdict(found: GuaranteeRecord, test: Kept | None) -> str:
     if test.risk <= found.risk:
         return f"{share}compatible with the guarantee. {_ABOUT}"
     if low <= found.risk:
-        return f"{share}more than guaranteed, but not significantly for this number of inputs. {_ABOUT}"
+        level = f"at its confidence, {100 * found.confidence_level:.6g} % (one-sided)"
+        how = f"chance {'does not explain' if test.doubtful(found) else 'explains'} the excess {level}"
+        return f"{share}more than guaranteed; {how}. {_ABOUT}"
     unlucky = f"{100 * (1 - found.confidence_level):.6g} % of calibration samples"
     return f"{share}more than guaranteed, which a guarantee at this confidence level allows for {unlucky}. {_ABOUT}"
 

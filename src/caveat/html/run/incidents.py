@@ -1,5 +1,6 @@
 """Incidents: failures, silos that were excluded or lost their state, and unusual updates."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -94,6 +95,8 @@ def withdrawn(run: RunFolder) -> str:
 
 _LONGEST_ERROR = 600
 """Maximum length of an error."""
+_USUAL = 0.01
+"""A learning rate with which training rarely diverges."""
 
 
 @dataclass(frozen=True)
@@ -112,16 +115,27 @@ def failures(run: RunFolder) -> list[Failed]:
     return own + [_failed(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
+def _rate(run: RunFolder) -> float | None:
+    section = run.section("method").get("training")
+    found = section.get("lr") if isinstance(section, Mapping) else None
+    return float(found) if isinstance(found, int | float) else None
+
+
+def lower_rate(run: RunFolder) -> str:
+    """Return the command that repeats a diverged run with a tenth of its learning rate, or with less."""
+    folder, rate = run.given or run.path.name, min((_rate(run) or _USUAL) / 10, _USUAL)
+    config = ["caveat", "run", f"{folder}/config.toml", *run.plugins]
+    return shlex.join([*config, "--set", f"training.lr={rate:g}", "--out", f"{folder}-lower-lr"])
+
+
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
     # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
-        section = run.section("method").get("training")
-        found = section.get("lr") if isinstance(section, Mapping) else None
-        used = f"{found:g}" if isinstance(found, int | float) else ""
-        was = f", which was {used}," if used else ""
+        found = _rate(run)
+        was = "" if found is None else f", which was {found:g},"
         todo = f"The run has no model. Lower training.lr{was} and start another run; this one would fail again."
         if run.federated and can_go_back(run.path):
             todo += (
@@ -129,7 +143,8 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
                 "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
             )
             return Failed(f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
-        return Failed(f"{what}: training diverged.", todo, error)
+        command = "" if run.federated or (run.record and run.record.in_python) else lower_rate(run)
+        return Failed(f"{what}: training diverged.", todo, error, command)
     if failure.lost:
         todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
         return Failed(

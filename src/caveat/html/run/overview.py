@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from ...core.text import joined, percent, plural, signed, size
+from ...core.text import percent, plural, signed, size
 from ...files import RunFolder
 from ..svg import element
-from .classification import gap_to, one_class
-from .decisions import kinds, shares_text
-from .guarantee import foreign, in_words, kept, kept_by, promise_clause
+from .classification import MOST_ROWS, gap_to, one_class
+from .guarantee import kept, promise_clause
 from .rounds import total_time
 
 
@@ -39,9 +38,20 @@ def _sentence(run: RunFolder) -> Markup:
         known += f", mean over {len(run.silos):,} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
             tied = sum(silo.test.accuracy == worst.accuracy for silo in run.silos)
-            at = f"{tied:,} silos" if tied > 1 else f"{worst.silo}{_count_of(run, worst.silo)}"
-            known += Markup("; lowest is <b>{}</b>, at {}").format(percent(worst.accuracy), at)
+            at = f"{tied:,} silos, one of them {worst.silo}" if tied > 1 else worst.silo
+            if len(run.silos) <= MOST_ROWS:
+                lowest = Markup("; lowest is <b>{}</b>, at {}{}")
+                known += lowest.format(percent(worst.accuracy), at, _count_of(run, worst.silo))
+            else:  # the lowest of many silos is low by chance
+                known += f"; at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))}"
     return known + "." + promise_clause(run)
+
+
+def _middle(run: RunFolder) -> list[float]:
+    """Return the 5 % and the 95 % quantile of accuracy over silos."""
+    found = sorted(silo.test.accuracy for silo in run.silos if silo.test.accuracy is not None)
+    at = round(0.05 * (len(found) - 1))
+    return [found[at], found[-1 - at]]
 
 
 def _count_of(run: RunFolder, name: str) -> str:
@@ -55,64 +65,21 @@ def _count_of(run: RunFolder, name: str) -> str:
 def _answering(run: RunFolder) -> Markup | None:
     """Return the share of answered inputs and their accuracy, over all silos; None if all inputs are answered."""
     test = kept(run.summary) if run.summary else None
-    if test is None or test.answered == test.inputs:
+    if run.summary is None or test is None or test.answered == test.inputs:
         return None
     title, inputs = run.title, plural(test.inputs, "test input")
     if not test.answered:
         return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs)
+    # the guarantee beside it is about silos weighted as in calibration
+    wrong = test.risk if test.risk is not None and run.summary.guarantee else test.wrong / test.answered
     found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly").format(
-        title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
+        title, percent(test.answered / test.inputs), inputs, percent(1 - wrong)
     )
-    return found + f"; it abstains from the other {test.inputs - test.answered:,}.{promise_clause(run)}{_foreign(run)}"
-
-
-def _foreign(run: RunFolder) -> str:
-    """Return the shares of inputs that silos do not know which are answered wrongly; empty without such inputs."""
-    found = foreign(run.summary) if run.summary else {}
-    texts = [f"{percent(each.wrong)} wrong answers to {in_words(name)}" for name, each in found.items()]
-    return f" Inputs that its silos do not know: {joined(texts)}." if texts else ""
-
-
-def _ends(run: RunFolder) -> str:
-    """Return the range of the answered share over silos, and the silo with the largest share of wrong answers."""
-    found = {silo.name: each for silo in run.silos if (each := kept_by([silo]))}
-    if len(found) < 2:
-        return ""
-    least, most = (end(found, key=lambda name: found[name].share) for end in (min, max))
-    if found[least].share == found[most].share:
-        said = f"Every silo answers {percent(found[least].share)}"
-    else:
-        said = f"Silos answer between {percent(found[least].share)} ({least}) and {percent(found[most].share)} ({most})"
-    wrong = {name: each.risk for name, each in found.items() if each.risk}
-    if wrong:
-        worst = max(wrong, key=lambda name: wrong[name])
-        said += (
-            f"; the largest share of wrong answers is at {worst}, {found[worst].wrong:,} of {found[worst].answered:,}"
-        )
-    return f"{said}."
-
-
-def _without_abstaining(run: RunFolder) -> str:
-    models = run.summary.models if run.summary else {}
-    found = {name: models[name].pooled.accuracy for name in ("local", "global") if name in models}
-    if len(found) < 2 or None in found.values():
-        return ""
-    silos = models["local"].silos
-    both = f" at the {plural(silos, 'silo')} with both models" if silos and silos < len(run.silos) else ""
-    return (
-        f"If silos answered all inputs, local models would predict {percent(found['local'])} correctly, "
-        f"the global model {percent(found['global'])}{both}."
-    )
+    return found + f"; it abstains from the other {test.inputs - test.answered:,}.{promise_clause(run)}"
 
 
 def _notes(run: RunFolder) -> list[str]:
-    notes = list[str]()
-    notes += [_compared(run, name, other) for name, other in run.comparable.items()]
-    if _answering(run) is not None:
-        notes.append(" ".join(filter(None, [_ends(run), _without_abstaining(run)])))
-    if run.summary and len(kinds(run.summary.decisions or {})) > 1:
-        notes.append(f"Decisions about all silos' test inputs: {shares_text(run.summary.decisions or {})}.")
-    return notes
+    return [_compared(run, name, other) for name, other in run.comparable.items()]
 
 
 def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
@@ -126,7 +93,11 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
         said += f" (95 % interval {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
-        said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
+        said += (
+            ", more than chance over silos explains"
+            if low * high > 0
+            else (", no more than chance explains: neither is shown to be better")
+        )
     return f"{said}."
 
 

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from ...files import RunFolder, can_go_back, read_run, write_bytes
 from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
+from .advice import TOO_EARLY, below
 from .classification import classification, own_metrics
 from .decisions import ABOUT, OWN, decisions
 from .familiarity import familiarity
 from .guarantee import promise, subgroup_table
-from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
+from .incidents import absence, absent, afresh, failures, lacking, lower_rate, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection, secured
 from .overview import headline, overview
 from .quantity import quantity_parts
@@ -43,7 +44,7 @@ def again(run: RunFolder) -> Again:
     if run.federated:
         return Again("caveat flower init DIR config.toml", "", about)
     if run.failure and run.failure.diverged:
-        return Again(_command(run, "config.toml", "--set", "training.lr=LOWER"), "", about)
+        return Again(lower_rate(run), "", about)
     given = run.record.given if run.record else None
     sets = [word for each in given.sets for word in ("--set", each)] if given else []
     return Again(_command(run, "config.toml"), _command(run, given.source, *sets) if given else "", about)
@@ -139,16 +140,18 @@ def write_page(run: RunFolder, target: Path) -> Path:
 def render(run: RunFolder) -> str:
     """Return the text of the page."""
     if run.quantity:
-        return templates.render("run/quantity.html.j2", run=run, **quantity_parts(run))
+        return templates.render("run/quantity.html.j2", run=run, again=again(run), **quantity_parts(run))
     return templates.render(_TEMPLATE, run=run, **_parts(run))
 
 
 def _parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name; None for a part without data."""
-    gallery = within_budget(run.gallery)
+    gallery, first = within_budget(run.gallery), trust(run)
+    # a warning that advice states is not folded
+    stated = below(run) if first and any(TOO_EARLY in step for step in first.advice) else None
     return {
         "overview": overview(run),
-        "trust": trust(run),
+        "trust": first,
         "promise": promise(run),
         "certainty": right_and_wrong(run),
         "risk_coverage": risk_coverage(run),
@@ -175,7 +178,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "can_go_back": can_go_back(run.path),
         "went_back": went_back(run),
         "lacking": lacking(run),
-        "warnings": run.summary.warnings if run.summary else (),
+        "warnings": [each for each in (run.summary.warnings if run.summary else ()) if each is not stated],
         "newcomers": newcomers(run),
         "withdrawn": withdrawn(run),
         "privacy": privacy(run),

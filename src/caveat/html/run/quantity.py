@@ -9,14 +9,14 @@ from markupsafe import Markup
 from ...core.text import initial, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import Metrics, ObservedInputs, SiloRecord, SurvivalCurves
-from ...uncertainty.statistical_tests import beta_binomial_tail, detected
+from ...uncertainty.statistical_tests import beta_binomial_tail, detected, normal_tail
 from .. import svg
 from ..diagrams import Dot, histogram_bars
 from ..svg import Chart
 from ..templates import MARKS, Cell, Statement, Table, column, table, words
+from .advice import alone_step, predicting
 from .classification import ALONE, gap_to
 from .rounds import cost_table
-from .trust import alone_step, predicting
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
@@ -136,7 +136,7 @@ def _reached(edges: Sequence[float], shares: Sequence[float], level: float) -> f
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:#.4g}".rstrip(".")
+    return "" if value is None else f"{value:#.3g}".rstrip(".")
 
 
 def _coverage(silo: SiloRecord, wanted: float | None, silos: int) -> Cell:
@@ -212,17 +212,17 @@ def sentence(run: RunFolder) -> str:
     if mean.integrated_brier is not None:
         pairs = "" if mean.c_index is None else f"{run.title} orders {percent(mean.c_index)} of pairs right; "
         known, curve = mean.reference_integrated_brier, "uniform times" if declared else "the Kaplan-Meier curve"
-        beside = "" if known is None else f", that of {curve} {known:.4g}"
+        beside = "" if known is None else f", that of {curve} {known:.3g}"
         return (
-            f"{pairs}its integrated Brier score is {mean.integrated_brier:.4g}{beside} (means over "
+            f"{pairs}its integrated Brier score is {mean.integrated_brier:.3g}{beside} (means over "
             f"{plural(len(run.silos), 'silo')})."
         )
     if mean.mae is None:
         return ""
-    said = f"{run.title} is off by {mean.mae:.4g} on average"
+    said = f"{run.title} is off by {mean.mae:.3g} on average"
     if mean.reference_mae:
         guess = "middle of the declared range" if declared else "median of all training targets"
-        said += f"; the {guess} by {mean.reference_mae:.4g}"
+        said += f"; the {guess} by {mean.reference_mae:.3g}"
     return f"{said} (mean absolute error, mean over {len(run.silos)} silos)."
 
 
@@ -248,11 +248,40 @@ def verdicts(run: RunFolder) -> list[Statement]:
         few = [silo.name for silo in run.silos if _coverage(silo, wanted, len(run.silos)).flag]
         text = f"Intervals contain {percent(run.mean.interval_coverage)} of test inputs (guaranteed: {percent(wanted)})"
         at = f", too few beyond chance at {listed(few, _MOST_NAMED)}" if few else ""
-        lines.append(Statement("bad" if few else "good", f"{text}{at}."))
+        width, usual = run.mean.interval_width, _usual_width(run, wanted)
+        wide = width is not None and usual is not None and width > _LITTLE * usual
+        at += f"; their mean width is {_number(width)}, without inputs {_number(usual)}" if width and usual else ""
+        at += ", so they are little narrower" * wide
+        lines.append(Statement("bad" if few else "open" if wide else "good", f"{text}{at}."))
+    if skewed := [said for silo in run.silos if (said := _skewed(silo, len(run.silos)))]:
+        lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance."))
     return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
 
 
 _MOST_NAMED = 4
+_LITTLE = 0.8
+"""Width of intervals, relative to those without inputs, above which they are little narrower."""
+
+
+def _usual_width(run: RunFolder, level: float) -> float | None:
+    """Return the width of the central interval of all training targets; None if it is unknown."""
+    target = run.summary.target if run.summary else None
+    if target is None or target.standardized or target.declared or not target.edges:
+        return None
+    low, high = (_reached(target.edges, target.shares, end) for end in ((1 - level) / 2, (1 + level) / 2))
+    return high - low
+
+
+def _skewed(silo: SiloRecord, silos: int) -> str:
+    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos: the mean of n
+    uniform probabilities has a standard deviation of sqrt(1 / (12 n))."""
+    n, bins = sum(silo.pit), len(silo.pit)
+    if not n:
+        return ""
+    above = sum(count * (k + 0.5) / bins for k, count in enumerate(silo.pit)) / n - 0.5
+    if 2 * silos * normal_tail(abs(above) * math.sqrt(12 * n)) >= 0.05:
+        return ""
+    return f"too {'low' if above > 0 else 'high'} (silo {silo.name})"
 
 
 def _judged(run: RunFolder) -> tuple[str, str]:
@@ -282,12 +311,10 @@ def next_steps(run: RunFolder) -> list[Markup]:
         text = "Do not use this model: it is no better than predictions without inputs. Train for more "
         return [Markup(f"{text}<code>rounds</code> or with another <code>training.lr</code>, and check the targets.")]
     gap = gap_to(run, alone, name) if alone else None
-    steps = [step for step in [alone_step(run, bool(gap and _clear(gap) and gap.value > 0))] if step]
-    if alone and steps:
+    worse = bool(gap and _clear(gap) and gap.value > 0)
+    steps = [step for step in [alone_step(run, worse, gap, error=True)] if step]
+    if worse and steps:
         return steps
-    if gap and gap.value > 0:
-        text = "Compare it with training alone over several seeds before use (<code>caveat compare</code>): here, "
-        steps.append(Markup(f"{text}training alone has the lower error."))
     behind = _no_gain(run)
     if behind:
         text = "Test it on more inputs of {} before use there."

@@ -15,13 +15,12 @@ from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named
 from ..svg import Chart, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
-from .classification import ALONE, Judged, Ranged, judged, judged_together
+from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together
+from .guarantee import exceeded, kept_by
 from .silo_metrics import METRICS, metric_table
 
 WORST = 10
 """Number of silos in the open table."""
-MOST_ROWS = 40
-"""Maximum number of silos with a row in tables and pictures; with more, columns are histograms and the rows are CSV."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +172,7 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
+        SiloColumn("wrong among answered", [_wrong_answers(run, row) for row in rows if run.summary]),
         SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
     ]
 
@@ -241,6 +241,15 @@ def _gain_of(of: Judged) -> str:
 
 def _abstains(share: float | None) -> str:
     return percent(share) if share else ""
+
+
+def _wrong_answers(run: RunFolder, row: SiloRow) -> Cell:
+    """Return the errors among a silo's answers, flagged if they exceed a guarantee beyond chance."""
+    found, promise = kept_by([row.silo]), run.summary.guarantee if run.summary else None
+    if promise is None or found is None or found.risk is None:
+        return Cell("")
+    flag = "more than the guarantee allows on average over silos" if exceeded(row.silo, promise.risk) else ""
+    return Cell(f"{found.wrong:,} of {found.answered:,}", flag)
 
 
 def _share(found: Ranged | None) -> Cell:

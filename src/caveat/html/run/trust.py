@@ -1,7 +1,6 @@
 """Trustworthiness of a run: the summary at the top of its page, calibration, and uncertainty of errors."""
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -9,17 +8,17 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, listed, percent, plural
+from ...core.text import decimal, percent, plural
 from ...files import RunFolder
-from ...files.schema import INSIDE, NOBODY, Reliability, Summary
-from ...uncertainty.statistical_tests import score_interval, wilson
+from ...files.schema import INSIDE, Reliability, Summary
+from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
 from ..templates import MARKS, Statement
-from .classification import ALONE, OneClass, baseline, behind_alone, one_class, without_gain
+from .advice import advice, not_learned
+from .classification import baseline, one_class
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
-from .decisions import CHOSEN
-from .familiarity import familiarity, promised
+from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
 
@@ -114,16 +113,6 @@ def temperatures(run: RunFolder) -> str:
 
 _TOLERATED = 0.05
 """Share of wrong answers to out-of-distribution inputs above which the page warns, if there is no guarantee."""
-_LEFT = 0.9
-"""Coverage at which the page states the gain from deferring the other inputs to a person."""
-_SPARED = 0.005
-"""Minimum gain in accuracy for this sentence."""
-_SHARE_SPARED = 0.15
-"""Minimum share of errors avoided for this sentence."""
-_ENOUGH = 100
-"""Minimum number of test inputs behind advice on the most certain or on the answered ones."""
-_FEW_ERRORS = 0.05
-"""Target error rate if deferring a tenth of the inputs gains too little."""
 
 
 @dataclass(frozen=True)
@@ -142,18 +131,18 @@ def trust(run: RunFolder) -> Trust | None:
     found = None if only else confidence(run)
     lines = [Statement(*based)] if based else []
     lines += [_confidence_line(found)] if found else []
-    lines += [each for each in (outside, _familiar_line(run)) if each]
-    advice = [_not_learned(only)] if based and based[0] == "bad" else _advice(run, found, outside)
-    if not lines and not advice:
+    lines += [*([outside] if outside else []), *_familiar_lines(run)]
+    steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside)
+    if not lines and not steps:
         return None
     lines.sort(key=lambda line: list(MARKS).index(line.kind))
-    return Trust(lines, advice)
+    return Trust(lines, steps)
 
 
 def _confidence_line(found: Confidence) -> Statement:
     texts = "; ".join(each.text for each in found.found[:2])
     if found.kind == "bad":
-        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}{}.").format(texts, _worst(found)))
+        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
     if found.p < LEVEL:
         how = "overconfident" if found.over else "underconfident"
         little = "" if any(each.large for each in found.found) else "slightly "
@@ -173,14 +162,6 @@ def _confidence_line(found: Confidence) -> Statement:
         "<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; {}{}."
     )
     return Statement("good", text.format(n, percent(confidence), percent(accuracy), _ece_text(found), _within(found)))
-
-
-def _worst(found: Confidence) -> str:
-    """Return the silo whose confidence is furthest from its accuracy, beyond chance; empty without one."""
-    if len(found.silos) < 2 or not found.off:
-        return ""
-    worst = max(found.off, key=lambda one: abs(one.confidence - one.accuracy))
-    return f"; worst at {worst.silo.name}, {percent(worst.confidence)} sure and {percent(worst.accuracy)} right"
 
 
 def _ece_text(found: Confidence) -> str:
@@ -230,170 +211,14 @@ def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
     return f"of {in_words(stream)} {percent(wrong)} were answered wrongly{at}"
 
 
-def _familiar_line(run: RunFolder) -> Statement | None:
-    found = familiarity(run)
-    if found is None:
-        return None
-    return Statement("open" if found.alarm else "good", Markup("{}").format(" ".join([found.sentence, *found.notes])))
-
-
-_MOST_STEPS = 4
-
-
-def _not_learned(only: OneClass | None) -> Markup:
-    """Return what to do with a model that is no better than the most frequent class, or predicts a single class."""
-    if only:
-        text = "Do not use it at any silo: it predicts class {} {}. Train for more <code>rounds</code> "
-        text += "or with another <code>training.lr</code>, or use training alone (method <code>{}</code>)."
-        return Markup(text).format(only.name, only.always, ALONE)
-    text = "Do not use this model: it is right no more often than the most frequent class. Train for more "
-    text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
-    return Markup(text)
-
-
-def _advice(run: RunFolder, found: Confidence | None, outside: Statement | None) -> list[Markup]:
-    """Return what to do now with a model that has learned, the most important first."""
-    behind = behind_alone(run)
-    alone = alone_step(run, behind)
-    if alone and behind:
-        return [alone]
-    instead = _global_instead(run)
-    foreign_step = _not_foreign(run, outside)
-    steps = [*_where_not(run), instead, _calibrating(run, found), foreign_step]
-    steps += [None if instead else _leaving(run), alone]
-    no_gain = {name for names in without_gain(run) for name in names}
-    if where := [silo.name for silo in run.silos if silo.name not in no_gain]:
-        check = ", and have a person decide those with an alarm" if familiarity(run) and not foreign_step else ""
-        steps.insert(-1, predicting(run, where[0], check))
-    return [each for each in steps if each][:_MOST_STEPS]
-
-
-def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
-    """Return how to predict new inputs of a silo."""
-    command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
-    return Markup("Predict new inputs with <code>{}</code>{}.").format(command, check)
-
-
-_MOST_NAMED = 4
-_NOT_AT = "Do not use it at {}, where the most frequent class is right more often, beyond chance."
-
-
-def refusal(run: RunFolder, silo: str) -> str:
-    """Return why a silo's model should not be used; empty if the test metrics give no reason."""
-    based = baseline(run)
-    if based and based[0] == "bad":
-        return str(_not_learned(one_class(run)).striptags())
-    return _NOT_AT.format(silo) if silo in without_gain(run)[0] else ""
-
-
-def _where_not(run: RunFolder) -> list[Markup]:
-    """Return where not to use it, and where test inputs do not show whether it is of use."""
-    worse, unknown = without_gain(run)
-    steps = [Markup(_NOT_AT).format(listed(worse, _MOST_NAMED))] if worse else []
-    text = "Test it on more inputs of {} before use there: these show no gain over the most frequent class."
-    return [*steps, Markup(text).format(listed(unknown, _MOST_NAMED))] if unknown else steps
-
-
-def _not_foreign(run: RunFolder, line: Statement | None) -> Markup | None:
-    """Return how to avoid wrong answers to foreign inputs, if there are too many by the verdict on them."""
-    if line is None or line.kind == "good" or run.summary is None:
-        return None
-    if run.summary.policy.name != "guaranteed" and not promised(run):
-        return Markup(
-            "Do not use it on inputs that its silos do not know: <code>uncertainty.false_alarm_rate</code> above 0 "
-            "raises alarms on them."
-        )
-    return Markup("Do not use it on inputs that its silos do not know, and have a person decide those with an alarm.")
-
-
-def alone_step(run: RunFolder, behind: bool) -> Markup | None:
-    """Return how to find out whether the federation helps, or that it does not; None for a difference that chance
-    explains, or if this cannot be tested here."""
-    if run.method == ALONE or run.federated or len(run.silos) < 2:
-        return None
-    if ALONE not in run.comparable:
-        return Markup("Find out whom the federation helps: add <code>baselines = [&quot;{}&quot;]</code>.").format(
-            ALONE
-        )
-    text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
-    return text.format(ALONE) if behind else None
-
-
-def _global_instead(run: RunFolder) -> Markup | None:
-    """Return advice to answer all inputs with the global model, if this is as accurate as the run's answers and, beyond
-    chance, more accurate than the run's predictions of all inputs and than a guarantee of the run."""
-    models, test = (run.summary.models, kept(run.summary)) if run.summary else ({}, None)
-    alone, chosen = (models[name].pooled.accuracy if name in models else None for name in ("global", CHOSEN))
-    if run.summary is None or test is None or test.answered < _ENOUGH or alone is None or chosen is None:
-        return None
-    if models["global"].silos not in (None, len(run.silos)):
-        return None
-    if alone < 1 - (test.risk or 0.0) or alone <= wilson(round(chosen * test.inputs), test.inputs)[1]:
-        return None
-    promise = run.summary.guarantee
-    if promise and wilson(round((1 - alone) * test.inputs), test.inputs)[1] > promise.risk:
-        return None
-    text = f"Answer all inputs with the global model: {percent(alone)} of all silos' test inputs "
-    text += f"are right without abstaining, and {percent(1 - test.wrong / test.answered)} of the run's answers"
-    worst = models["global"].worst.accuracy
-    text += f"; at least {percent(worst)} at each silo" if worst is not None and len(run.silos) > 1 else ""
-    text += "".join(
-        f"; of {name} {percent(stream.models['global'].pooled.accuracy)}"
-        for name, stream in foreign_streams(run.summary).items() if name != NOBODY and "global" in stream.models
-    )  # fmt: skip
-    text += ". These answers have no guarantee" if promise else ""
-    return Markup("{}.").format(text)
-
-
-def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
-    """Return advice on settings if confidence is miscalibrated; None otherwise."""
-    if found is None or found.kind != "bad" or run.summary is None:
-        return None
-    if not _tempered(run):
-        return Markup(
-            "Set <code>uncertainty.temperature_scaling = true</code> to calibrate confidence on validation data."
-        )
-    if run.summary.guarantee is not None:
-        return Markup("Rely on the guarantee rather than on confidence: a temperature is fitted, but is not enough.")
-    return Markup(
-        "A temperature is fitted, but is not enough. <code>uncertainty.policy = &quot;guaranteed&quot;</code> "
-        "answers only as many inputs as a guarantee about errors allows."
-    )
-
-
-def _tempered(run: RunFolder) -> bool:
-    by_settings = run.section("uncertainty").get("temperature") is True
-    return by_settings or bool(run.summary and run.summary.temperature)
-
-
-def _leaving(run: RunFolder) -> Markup | None:
-    """Return what to leave to a person: abstentions, or the inputs whose deferral spares many errors."""
-    curve = run.summary.risk_coverage if run.summary else None
-    test = kept(run.summary) if run.summary else None
-    if test and 0 < test.answered < test.inputs:
-        return Markup("Have a person decide the inputs that it abstains from, here {}.").format(percent(1 - test.share))
-    if curve is None or not curve.risk:
-        return None
-    points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
-    inputs = sum(silo.n_test or 0 for silo in run.silos)
-    coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
-    if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
-        of = _wrong_of(coverage, risk, inputs)
-        text = "Have a person decide the least certain {}: of the others {}, compared with {} of all."
-        return Markup(text).format(percent(1 - coverage, 0), of, percent(errors))
-    coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
-    if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
-        of = _wrong_of(coverage, risk, inputs)
-        text = "Use at most the most certain {} of all silos' inputs: of these {}, compared with {} of all."
-        return Markup(text).format(percent(coverage, 0), of, percent(errors))
-    return None
-
-
-def _wrong_of(coverage: float, risk: float, inputs: int) -> str:
-    """Return the errors among a share of the test inputs, with their number and 95 % interval."""
-    of = round(coverage * inputs)
-    wrong = round(risk * of)
-    if not of:
-        return f"{percent(risk)} are wrong"
-    low, high = wilson(wrong, of)
-    return f"{wrong:,} of {of:,} are wrong ({percent(low)} to {percent(high)}, 95 % interval)"
+def _familiar_lines(run: RunFolder) -> list[Statement]:
+    """Return the verdict on false alarms and, if there are inputs that silos do not know, that on alarms for these."""
+    if (found := familiarity(run)) is None:
+        return []
+    said = [found.sentence, *found.notes]
+    if found.table is None or not found.detected:
+        return [Statement("open" if found.alarm else "good", " ".join(filter(None, [*said, found.detected])))]
+    return [
+        Statement("open" if found.alarm else "good", " ".join(said)),
+        Statement("open" if found.missed else "good", found.detected),
+    ]

@@ -29,9 +29,9 @@ _KINDS = {
 
 
 def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
-    """Return the bars and their legend; None if all inputs are in one stream and all are answered."""
+    """Return the bars and their legend; None if all inputs are in one stream."""
     found = shares_of(run.summary) if run.summary else {}
-    if not found or (len(found) == 1 and all(each.answered == 1 for each in found.values())):
+    if len(found) < 2:
         return None
     parts = {name: _parts(name, each) for name, each in found.items()}
     sentence = "; ".join(f"{name}: {_parts_text(each)}" for name, each in parts.items())
