@@ -56,7 +56,7 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert advice(FALLS, unknown) == ["Do not rely on what is open."]
     open_ = replace(FALLS, verdict="cannot say")
     more, not_yet = advice(open_, unknown)
-    assert more.startswith("Repeat the same command with more seeds (--seeds 0,1,2,3)")
+    assert more.startswith("Repeat the command under Settings with more seeds (--seeds 0,1,2,3)")
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
     assert inputs == "Repeat with more test inputs, not with more seeds, to decide what is open: confidence."
     assert not_yet == "Do not rely on what is open."

@@ -182,7 +182,8 @@ def audit(
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
         reporter.audit = folder
         import_named(settings)
-        console.show(audit_configured(settings, folder, seeds, fractions, workers, on_terminal(quiet)))
+        command = shlex.join(["caveat", *sys.argv[1:]])
+        console.show(audit_configured(settings, folder, seeds, fractions, workers, on_terminal(quiet), command))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 
 

@@ -297,9 +297,7 @@ def _answers(found: PredictedInputs) -> Table | None:
     columns = [
         words("predicted", map(plain, names)),
         column("answered", (count(pairs[name, True]) for name in names)),
-        column(
-            "abstained", (count(pairs[name, False] or None) for name in names), "their label is not to be relied on"
-        ),
+        column("abstained", (count(pairs[name, False] or None) for name in names), "do not rely on their label"),
     ]
     return table(columns, "Inputs by the most probable class.")
 

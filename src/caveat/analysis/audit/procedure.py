@@ -113,6 +113,7 @@ def audit_of(
     engine: EngineSettings,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    command: str = "",
 ) -> Audit:
     """Audit the method of a specification, ignoring its seed. Raises what `audit` does."""
     instead = "see the coverage of intervals per silo in the report, and `caveat ood` for familiarity and alarms"
@@ -133,6 +134,7 @@ def audit_of(
         sweep.check()
         with sweep.begun():
             result = _examine(sweep, progress or Silent())
+            result = Audit(result.findings, result.file.model_copy(update={"command": command}))
             if out is not None:
                 result.write(folder)
     return result
@@ -208,7 +210,7 @@ Number = TypeVar("Number", int, float)
 
 
 def audit_configured(
-    config: Config, out: Path, seeds: str, shares: str, workers: int | None, progress: Progress
+    config: Config, out: Path, seeds: str, shares: str, workers: int | None, progress: Progress, command: str = ""
 ) -> Audit:
     """Audit the configured method in folder `out`, without baselines; the configuration's `seed` sets the splits."""
     if config.federation.newcomers:
@@ -221,6 +223,7 @@ def audit_configured(
         replace(config.engine, workers=workers or config.engine.workers),
         out,
         progress,
+        command,
     )
 
 

@@ -351,10 +351,11 @@ class FusedCopies(Record):
 class AuditFile(File):
     """`audit.json`."""
 
-    OMITTED: ClassVar = frozenset({"privacy", "server"})
+    OMITTED: ClassVar = frozenset({"privacy", "server", "command"})
 
     schema_version: int = Field(alias="schema")
     version: str
+    command: str = ""
     seeds: list[int]
     shares: list[float]
     silos: int
