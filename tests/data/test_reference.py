@@ -139,7 +139,7 @@ def test_predictions_of_arrays_and_frames_name_the_columns() -> None:
     assert [each.name for each in found.unlike_columns] == ["chol"]
     assert found.unlike_columns[0].p < 1e-6
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", DataWarning)
         again = run.predictor("a")(run.silos.named("a").test.x)  # tensors are not raw rows
         run.predictor("a")(frame.drop(columns="ill")[:100])
     assert again.unlike_columns == ()

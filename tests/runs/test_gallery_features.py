@@ -139,6 +139,6 @@ def test_the_error_of_a_mean_entropy_is_that_of_the_entropies() -> None:
     probs = torch.softmax(torch.randn(1, 500, 4, generator=torch.Generator().manual_seed(0)).double(), -1)
     prediction = Prediction.from_samples(probs, Decision.GLOBAL)
     sums = measure(prediction, torch.zeros(500, dtype=torch.long))
-    assert entropy_error(sums) == pytest.approx(float(prediction.total.std() / 500**0.5), rel=1e-3)
+    assert entropy_error(sums) == pytest.approx(float(prediction.total.std() / 500**0.5), rel=2e-3)
     one = Prediction.from_samples(probs[:, :1], Decision.GLOBAL)
     assert entropy_error(measure(one, torch.zeros(1, dtype=torch.long))) is None
