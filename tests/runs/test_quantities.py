@@ -278,7 +278,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     assert list(rows[0])[:6] == ["row", "value", "mean", "low", "high", "spread"]
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
     assert {"familiarity", "decision", "reason"} <= rows[0].keys()
-    assert "Widest intervals" in (tmp_path / "p.html").read_text()
+    assert "the widest first" in (tmp_path / "p.html").read_text()
     found = call.invoke(app, ["evaluate", str(out), str(paths[0]), "--silo", "north", "--target", "days"])
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["mae"] > 0
