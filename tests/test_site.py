@@ -11,6 +11,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -115,12 +116,15 @@ def cells_of(file: Path) -> list[str]:
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_an_example_of_the_gallery_runs_as_a_notebook(file: Path, nowhere: Path) -> None:
-    names: dict[str, object] = {"__name__": "__main__"}
+def test_an_example_of_the_gallery_runs_as_a_notebook(
+    file: Path, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = ModuleType("__main__")  # annotations of classes are looked up in it
+    monkeypatch.setitem(sys.modules, "__main__", main)
     cells = cells_of(file)
     assert cells
     for cell in cells:
-        exec(cell, names)
+        exec(cell, vars(main))
 
 
 PAGE = """<!doctype html><body><script src="{demo}/facts.js"></script><script src="{static}/demo.js"></script><script>
