@@ -45,9 +45,10 @@ def test_chart_and_verdicts_name_a_promise_equally() -> None:
         assert line.text.startswith(f"<b>{name}: {finding.claim}? {word}</b>")
 
 
-def advice(*findings: Finding, warning: str | None = None) -> list[str]:
+def advice(*findings: Finding, warning: str | None = None, command: str = "caveat audit c.toml") -> list[str]:
     accuracy = AccuracyRecord(mean=0.9, by_chance=0.5, error=0.1, at_chance=bool(warning), warning=warning)
-    return next_steps(AuditFile.model_construct(seeds=[0, 1], accuracy=accuracy, findings=list(findings), runs=[]))
+    known = {"accuracy": accuracy, "findings": list(findings), "command": command}
+    return next_steps(AuditFile.model_construct(seeds=[0, 1], runs=[], **known))
 
 
 def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
@@ -57,6 +58,7 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     open_ = replace(FALLS, verdict="cannot say")
     more, not_yet = advice(open_, unknown)
     assert more.startswith("Repeat the command under Settings with more seeds (--seeds 0,1,2,3)")
+    assert advice(open_, command="")[0].startswith("Repeat the audit with seeds 0,1,2,3 to decide")
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
     assert inputs == "Repeat with more test inputs, not with more seeds, to decide what is open: confidence."
     assert not_yet == "Do not rely on what is open."

@@ -673,7 +673,13 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     assert "uefl, 16 rounds" in page
     assert "behind uefl" not in page
     assert "Budgets differ, so nothing is tested." in page
+    assert "corrected p" not in page
     assert next_steps(found, found.columns[0])[0].endswith(": the second command at the end.")
+    python = found.model_copy(update={"command": "caveat.compare in Python"})
+    assert matched_command(python, found.columns[0]) == ""
+    assert not next_steps(python, found.columns[0])[0].endswith("at the end.")
+    default = found.model_copy(update={"command": "caveat compare digits"})
+    assert matched_command(default, found.columns[0]) == "caveat compare digits --out NEW --match-rounds uefl"
 
 
 def test_equal_budgets_are_not_mentioned() -> None:

@@ -125,14 +125,23 @@ def test_a_promise_of_which_no_test_input_is_answered(tmp_path: Path) -> None:
     assert guarantee_lines(read_run(run))[1] == "on test:   0.0 % (0 of 200) answered, none wrong"
 
 
-def test_foreign_inputs_that_are_answered_wrongly_are_another_verdict_than_the_guarantee(tmp_path: Path) -> None:
+def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path: Path) -> None:
+    """A promise that is kept is no green box where inputs that it is not about are answered, and wrong."""
     run = decided_run(tmp_path / "run")
-    page = Page(write_report(run).read_text()).text
+    text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert text.split('<div class="promise')[1].startswith(" alarm")
+    assert "not covered: of ood_local 28.0 % are answered wrongly; of ood_global 20.0 % are answered wrongly" in text
+    page = Page(text).text
     assert "of those that only other silos know (ood_local) 28.0 % were answered wrongly" in page
     assert guarantee_lines(read_run(run))[2] == (
         "OOD:       ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no "
         "guarantee covers these"
     )
+    few = json.loads((run / "summary.json").read_text())["streams"]
+    for name, answered in (("ood_local", 0.8), ("ood_global", 0.0)):
+        few[name]["models"]["switch"]["pooled"] |= {"coverage": 0.08, "answered_accuracy": answered}
+    text = write_report(change(run, streams=few)).read_text()
+    assert not text.split('<div class="promise')[1].startswith(" alarm")
 
 
 def test_a_promise_is_judged_by_the_mixture_that_it_was_made_for(tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ def test_the_first_screen_says_what_to_do(
     assert unsaid not in first
 
 
+def test_two_silos_do_not_show_what_chance_explains(tmp_path: Path) -> None:
+    text = Page(quantity_run(tmp_path / "run", [5, 6], [8, 9])).text
+    assert "absolute error is 3.00 lower than with training alone." in text
+
+
 def test_unbounded_intervals_have_a_line_to_the_edge_and_an_infinite_width(tmp_path: Path) -> None:
     text = quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
     assert "95.0 % infinite" in Page(text).text

@@ -389,6 +389,7 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
     page = render(read_run(folder))
     assert "1 warning" not in page
     assert "Predict new inputs" not in page
+    assert len(told(folder).advice) == 1
     change(folder, warnings=[{"kind": "below_reference", "text": text, "silos": ["silo-0"]}])
     assert "1 warning" in render(read_run(folder))  # only at some silos
 

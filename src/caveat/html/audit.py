@@ -198,9 +198,9 @@ def next_steps(audit: AuditFile) -> list[str]:
     asked = [each.name for each in unknown if _estimate(each)]
     if asked and not audit.accuracy.warning:
         more = seeds_option(audit.seeds, 2 * len(audit.seeds))
-        steps.append(
-            f"Repeat the command under Settings with more seeds ({more}) to decide what is open: {'; '.join(asked)}."
-        )
+        known = f"the command under Settings with more seeds ({more})"
+        again = known if audit.command else f"the audit with {more.removeprefix('--')}"
+        steps.append(f"Repeat {again} to decide what is open: {'; '.join(asked)}.")
     inputs = [each.name for each in unknown if each.name == "confidence" and "limit" in each.measured]
     if inputs and not audit.accuracy.warning:
         steps.append("Repeat with more test inputs, not with more seeds, to decide what is open: confidence.")

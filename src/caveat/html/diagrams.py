@@ -36,6 +36,11 @@ class Dot:
         """The value and the ends of its interval."""
         return [end for end in (self.value, self.low, self.high) if end is not None]
 
+    @property
+    def clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low is not None and self.high is not None and self.low * self.high > 0
+
 
 @dataclass(frozen=True)
 class Rows:

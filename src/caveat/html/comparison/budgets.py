@@ -4,7 +4,7 @@ import shlex
 from statistics import fmean
 
 from ...core.text import joined, listed, percent
-from ...files.schema import CURVES, Comparison, Setting, predicted
+from ...files.schema import CURVES, Comparison, DifferenceRecord, Measure, Setting, predicted
 
 _LEVEL = 0.0005
 """Difference of accuracies below which two are equal after rounding."""
@@ -38,12 +38,23 @@ def equal_by(record: Comparison, setting: Setting) -> str:
 
 
 def matched_command(record: Comparison, setting: Setting) -> str:
-    """Return the comparison's command with this option and another folder; "" if the command is unknown."""
+    """Return the comparison's command with this option and another folder; "" unless it is `caveat compare`."""
     words = shlex.split(record.command)
+    if words[:2] != ["caveat", "compare"]:
+        return ""
     if "--out" in words[:-1]:
         at = words.index("--out") + 1
         words[at] = f"{words[at]}-equal"
-    return f"{shlex.join(words)} {equal_by(record, setting)}" if words else ""
+    else:
+        words += ["--out", "NEW"]
+    return f"{shlex.join(words)} {equal_by(record, setting)}"
+
+
+def pairs_of(record: Comparison, setting: Setting, measure: Measure) -> list[DifferenceRecord]:
+    """Return the differences of all pairs of methods, without p-values if budgets differ."""
+    pairs, none = record.results(setting, measure).pairs, dict.fromkeys(("p", "p_adjusted"))
+    unequal = unequal_budgets(record, setting)
+    return [pair.model_copy(update=none) if unequal else pair for pair in pairs]
 
 
 def against(record: Comparison, setting: Setting, first: str, second: str) -> str:

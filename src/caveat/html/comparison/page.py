@@ -96,7 +96,7 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
     """Return every pair; if there are many, the leading method's come first, the others in a second figure."""
     results, unequal = record.results(setting, measure), bool(budgets.unequal_budgets(record, setting))
-    pairs = [pair.model_copy(update={"p_adjusted": None}) if unequal else pair for pair in results.pairs]
+    pairs = budgets.pairs_of(record, setting, measure)
     parts = [pairs]
     if len(pairs) > _MOST_PAIRS and (order := wording.ranked(results.rows, measure)):
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]

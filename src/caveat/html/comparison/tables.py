@@ -21,7 +21,7 @@ from ..diagrams import interval_cell
 from ..svg import element, limits, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording
-from .budgets import range_of, trained, unequal_budgets
+from .budgets import pairs_of, range_of, trained, unequal_budgets
 from .verdict import WITHOUT, baseline, gap_between
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
@@ -164,8 +164,7 @@ def place_table(
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
     """Return a row per pair of methods, with their difference and its tests."""
-    results = record.results(setting, measure)
-    pairs = results.pairs
+    pairs, tested = pairs_of(record, setting, measure), "" if unequal_budgets(record, setting) else " and p-values"
     columns = [
         words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
         column("difference", (wording.signed(measure, pair.mean) for pair in pairs)),
@@ -173,8 +172,10 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         column("p", (probability(pair.p) for pair in pairs), "for this pair alone"),
         column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
-    about = f"Differences in {measure.title}, first minus second, on seeds and silos that both have; intervals and "
-    return table(columns, f"{about}p-values are for {wording.scope(results)}.")
+    about = (
+        f"Differences in {measure.title}, first minus second, on seeds and silos that both have; intervals{tested} are "
+    )
+    return table(columns, f"{about}for {wording.scope(record.results(setting, measure))}.")
 
 
 def tuning_table(record: Comparison) -> Table | None:

@@ -8,7 +8,7 @@ from ...core.text import equation, initial, listed, percent, plural, seeds_optio
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail, student_quantile
-from .budgets import against, at_common_round, equal_by, rising, unequal_budgets
+from .budgets import against, at_common_round, equal_by, matched_command, rising, unequal_budgets
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
 _BARELY = 0.2
@@ -135,9 +135,10 @@ def barely(record: Comparison, setting: Setting) -> bool:
 def next_steps(record: Comparison, setting: Setting) -> list[str]:
     """Return what to do next: add seeds that would decide, or the controls that are missing."""
     measure = record.measures[0]
-    unequal = bool(unequal_budgets(record, setting))
-    again = ": the second command at the end" if record.command else ""
-    steps = [f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods{again}."] * unequal
+    steps = []
+    if unequal := bool(unequal_budgets(record, setting)):
+        again = ": the second command at the end" if matched_command(record, setting) else ""
+        steps.append(f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods{again}.")
     results, names = record.results(setting, measure), {row.method or row.name for row in record.rows}
     order = ranked(results.rows, measure)
     if barely(record, setting):

@@ -47,22 +47,25 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None) 
     if alone and behind:
         return [alone]
     if early := below(run):
-        text = f"{TOO_EARLY}: {{}} Train for more <code>rounds</code>, with another <code>training.lr</code>, or "
-        early_step = Markup(f"{text}with a method with local models.").format(early.text[:1].lower() + early.text[1:])
-        return [each for each in (early_step, _calibrating(run, found), alone) if each]
+        text = "Do not use it yet: {} Train for more <code>rounds</code>, with another <code>training.lr</code>, or "
+        text += "with a method with local models."
+        return [Markup(text).format(early.text[:1].lower() + early.text[1:])]
     local = _local_instead(run)
     instead = _global_instead(run) or local
     foreign_step = _not_foreign(run, outside)
-    steps: list[Markup | None] = [*_where_not(run), instead, doubted(run), _calibrating(run, found), foreign_step]
+    gained = without_gain(run)
+    steps: list[Markup | None] = [
+        *_where_not(run, *gained),
+        instead,
+        doubted(run),
+        _calibrating(run, found),
+        foreign_step,
+    ]
     steps += [None if instead else _leaving(run), None if local else alone]
-    no_gain = {name for names in without_gain(run) for name in names}
-    if where := [silo.name for silo in run.silos if silo.name not in no_gain]:
+    if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
         check = ", and have a person decide those with an alarm" if familiarity(run) and not foreign_step else ""
         steps.insert(-1, predicting(run, where[0], check))
     return [each for each in steps if each][:_MOST_STEPS]
-
-
-TOO_EARLY = "Do not use it yet"
 
 
 def below(run: RunFolder) -> WarningRecord | None:
@@ -90,9 +93,8 @@ def refusal(run: RunFolder, silo: str) -> str:
     return _NOT_AT.format(silo) if silo in without_gain(run)[0] else ""
 
 
-def _where_not(run: RunFolder) -> list[Markup]:
+def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Markup]:
     """Return where not to use it, and where test inputs do not show whether it is of use."""
-    worse, unknown = without_gain(run)
     steps = [Markup(_NOT_AT).format(listed(worse, _MOST_NAMED))] if worse else []
     where = listed(unknown, _MOST_NAMED)
     if len(unknown) > MANY:
@@ -119,13 +121,14 @@ def doubted(run: RunFolder) -> Markup | None:
     promise, test = (run.summary.guarantee, kept(run.summary)) if run.summary else (None, None)
     if run.summary is None or promise is None or test is None or test.risk is None or not promise.guaranteed:
         return None
+    own = any(silo.promise for silo in run.summary.silos)
     at = [silo.name for silo in run.summary.silos if exceeded(silo, promise.risk)]
-    if test.doubtful(promise):
+    if test.doubtful(promise) and not own:
         text = "Do not rely on its guarantee before a test on more inputs: {} of its answers are wrong{}. Use more "
         text += "calibration inputs (<code>data.split.calibration</code>)."
         return Markup(text).format(percent(test.risk), f", most clearly at {listed(at, _MOST_NAMED)}" if at else "")
-    text = "Have a person check answers at {}: more of them are wrong than the guarantee allows on average over silos."
-    return Markup(text).format(listed(at, _MOST_NAMED)) if at else None
+    text = "Have a person check answers at {}: more of them are wrong than the guarantee allows{}."
+    return Markup(text).format(listed(at, _MOST_NAMED), "" if own else " on average over silos") if at else None
 
 
 def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = False) -> Markup | None:

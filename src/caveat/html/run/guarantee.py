@@ -42,9 +42,11 @@ class Kept:
         return self.interval[0] > promised
 
     def doubtful(self, found: GuaranteeRecord) -> bool:
-        """Return whether there are more errors than guaranteed, beyond chance at the guarantee's confidence level."""
+        """Return whether there are more errors than guaranteed, beyond chance at the guarantee's confidence level or at
+        that of the interval."""
         z = NormalDist().inv_cdf(found.confidence_level)
-        return self.risk is not None and score_interval(self.risk, self.effective, z)[0] > found.risk
+        at_level = self.risk is not None and score_interval(self.risk, self.effective, z)[0] > found.risk
+        return at_level or self.broken(found.risk)
 
     @property
     def weighted(self) -> bool:
@@ -199,19 +201,26 @@ def promise(run: RunFolder) -> Promise | None:
     if run.summary is None or run.summary.guarantee is None:
         return None
     found, own = run.summary.guarantee, _with_promises(run.summary)
-    statement = _unbroken(f"{initial(found.statement)}.")
+    statement, outside = _unbroken(f"{initial(found.statement)}."), _outside(run.summary, found.risk)
     if own:
         broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
-        caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}")
-        alarm = bool(broken) or not any(silo.promise.guaranteed for silo in own if silo.promise)
+        caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{outside}")
+        alarm = bool(broken or outside) or not any(silo.promise.guaranteed for silo in own if silo.promise)
         return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption))
     if not found.guaranteed:
         verdict = "So the run abstains from every input; predictions have the label of the last model."
         return Promise(statement, verdict, True, None)
     test = kept(run.summary)
-    verdict = _unbroken(_verdict(found, test))
-    alarm = test is not None and test.missed(found.risk)
+    verdict = _unbroken(f"{_verdict(found, test)} {outside}".rstrip())
+    alarm = bool(outside) or (test is not None and test.missed(found.risk))
     return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None)
+
+
+def _outside(summary: Summary, risk: float) -> str:
+    """Return a sentence about inputs that silos do not know, if more answers to them are wrong than guaranteed."""
+    wrong = {name: each.wrong for name, each in foreign(summary).items() if each.wrong > risk}
+    told = "; ".join(f"of {name} {percent(share)} are answered wrongly" for name, share in wrong.items())
+    return f"Inputs that silos do not know are not covered: {told}." if told else ""
 
 
 def _with_promises(summary: Summary) -> list[SiloRecord]:

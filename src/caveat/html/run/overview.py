@@ -93,11 +93,8 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
         said += f" (95 % interval {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
-        said += (
-            ", more than chance over silos explains"
-            if low * high > 0
-            else (", no more than chance explains: neither is shown to be better")
-        )
+        more, none = "more than chance over silos", "no more than chance explains: neither is shown to be better"
+        said += f", {f'{more} explains' if gap.clear else none}"
     return f"{said}."
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from markupsafe import escape
+
 from ...files import RunFolder, can_go_back, read_run, write_bytes
 from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
-from .advice import TOO_EARLY, below
 from .classification import classification, own_metrics
 from .decisions import ABOUT, OWN, decisions
 from .familiarity import familiarity
@@ -147,8 +148,7 @@ def render(run: RunFolder) -> str:
 def _parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name; None for a part without data."""
     gallery, first = within_budget(run.gallery), trust(run)
-    # a warning that advice states is not folded
-    stated = below(run) if first and any(TOO_EARLY in step for step in first.advice) else None
+    warnings, steps = run.summary.warnings if run.summary else (), first.advice if first else ()
     return {
         "overview": overview(run),
         "trust": first,
@@ -178,7 +178,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "can_go_back": can_go_back(run.path),
         "went_back": went_back(run),
         "lacking": lacking(run),
-        "warnings": [each for each in (run.summary.warnings if run.summary else ()) if each is not stated],
+        "warnings": [each for each in warnings if not any(escape(each.text[1:]) in step for step in steps)],
         "newcomers": newcomers(run),
         "withdrawn": withdrawn(run),
         "privacy": privacy(run),

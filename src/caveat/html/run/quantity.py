@@ -11,7 +11,7 @@ from ...files import RunFolder
 from ...files.schema import Metrics, ObservedInputs, SiloRecord, SurvivalCurves
 from ...uncertainty.statistical_tests import beta_binomial_tail, detected, normal_tail
 from .. import svg
-from ..diagrams import Dot, histogram_bars
+from ..diagrams import histogram_bars
 from ..svg import Chart
 from ..templates import MARKS, Cell, Statement, Table, column, table, words
 from .advice import alone_step, predicting
@@ -240,9 +240,9 @@ def verdicts(run: RunFolder) -> list[Statement]:
         lines.append(Statement(kind, Markup("<b>{}</b>: {}{}.").format(head, text, at)))
     alone = run.comparable.get(ALONE)
     if alone and (gap := gap_to(run, alone, name)):
-        side, clear = "lower" if gap.value < 0 else "higher", _clear(gap)
-        chance = "more than chance over silos explains" if clear else "no more than chance over silos explains"
-        text = f"{initial(called)} is {_number(abs(gap.value))} {side} than with training alone, {chance}."
+        side, clear = "lower" if gap.value < 0 else "higher", gap.clear
+        chance = f", {'' if clear else 'no '}more than chance over silos explains" if gap.low is not None else ""
+        text = f"{initial(called)} is {_number(abs(gap.value))} {side} than with training alone{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "open", text))
     if wanted := run.summary.intervals.coverage if run.summary and run.summary.intervals and not is_time(run) else None:
         few = [silo.name for silo in run.silos if _coverage(silo, wanted, len(run.silos)).flag]
@@ -296,11 +296,6 @@ def _no_gain(run: RunFolder) -> list[str]:
     return [silo for silo, own, known in pairs if own is not None and known is not None and own >= known]
 
 
-def _clear(gap: Dot) -> bool:
-    """Return whether the interval of a difference excludes 0."""
-    return gap.low is not None and gap.high is not None and gap.low * gap.high > 0
-
-
 def next_steps(run: RunFolder) -> list[Markup]:
     """Return what to do now, the most important first."""
     name, _ = _judged(run)
@@ -311,7 +306,7 @@ def next_steps(run: RunFolder) -> list[Markup]:
         text = "Do not use this model: it is no better than predictions without inputs. Train for more "
         return [Markup(f"{text}<code>rounds</code> or with another <code>training.lr</code>, and check the targets.")]
     gap = gap_to(run, alone, name) if alone else None
-    worse = bool(gap and _clear(gap) and gap.value > 0)
+    worse = bool(gap and gap.clear and gap.value > 0)
     steps = [step for step in [alone_step(run, worse, gap, error=True)] if step]
     if worse and steps:
         return steps

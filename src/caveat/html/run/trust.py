@@ -95,7 +95,8 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     caption += "knows all errors: the closer the curve is to it, the better uncertainty detects errors."
     if decided:
         caption += f" The diamond shows the run's decisions: {percent(decided[0])} answered, {percent(decided[1])} "
-        caption += "of these wrong; it may be off the curve, because decisions may use another score or model."
+        caption += f"of these wrong{', silos not weighted' if limit and test and test.weighted else ''}; it may be off "
+        caption += "the curve, because decisions may use another score or model."
     return Chart(
         "Errors against answers", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
     )
