@@ -113,11 +113,12 @@ class SecureFederation:
         slot = self.server.begin()
         asked = [name for name in self.server.members if name not in no_vector]
         sent = {name: self.masked(name, slot, vectors[name], work=work) for name in asked}
-        alive = self.server.survivors(sent)
+        kept = self.server.survivors(sent)
+        alive = list(kept)
         signatures = self.signed(slot, alive, [name for name in alive if name not in no_signature])
         self.server.enough(signatures, "signed the sum")
         opened = {name: self.open(name, slot, alive, signatures) for name in signatures if name not in no_opening}
-        return self.server.unmask(slot, b"request", {name: sent[name] for name in alive}, opened)
+        return self.server.unmask(slot, b"request", kept, opened)
 
 
 def vectors(names: Sequence[str], length: int = 50, seed: int = 0) -> dict[str, Words]:

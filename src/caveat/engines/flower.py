@@ -248,17 +248,16 @@ class FlowerEngine:
         layout, vectors, other = alike(updates)
         left = away | lost | reasons | other
         with told(reasons | other):
-            alive = session.survivors(vectors)
-            check_quorum(alive, min(self.quorum, len(cohort)))
+            kept = session.survivors(vectors)
+            check_quorum(kept, min(self.quorum, len(cohort)))
         request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, sent)
         about = bound_request(request, layout, len(members))
-        kept = {silo: vectors[silo] for silo in alive}
         words = secure.total(session, slot, about, kept, nodes, terms, until)
         for silo, dealers in session.misfits.items():
             shares = f"the shares that silo {silo!r} gave of the secrets of {_listed(dealers)}"
             self.tell(f"{work_of(t, address)}: {shares} do not fit those of the other silos; the sum is without them")
-        late = {silo: LATE for silo in members if silo not in alive}
-        return OpenedSum(layout, words, {silo: updates[silo].examples for silo in alive}, late | left)
+        late = {silo: LATE for silo in members if silo not in kept}
+        return OpenedSum(layout, words, {silo: updates[silo].examples for silo in kept}, late | left)
 
     def _opened(self, t: int, address: str, opened: OpenedSum, weights: Weights) -> Replies:
         """Return the replies of a sum. Raises MasksRemain, and RunError for an impossible sum."""
@@ -386,16 +385,7 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
         use_huge_pages()
         keep_freed_memory()
         words = words_of(message.content)
-        order = Order(
-            int(words["t"]),
-            str(words["task"]),
-            int(words["counted"]),
-            str(words["silo"]),
-            bool(words.get("joins")),
-            int(words.get("rollbacks", 0)),
-            str(words.get("secure", "")),
-        )
-        update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
+        update = handler.perform(context, Order.of_words(words), str(words["terms"]), unpack(message.content))
         reply = handler.says(context, str(words["terms"]))
         return Message(pack(update.payload, **{**reply, "examples": update.examples}), reply_to=message)
 

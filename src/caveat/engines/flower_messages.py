@@ -69,6 +69,12 @@ class Order(NamedTuple):
     secure: str = ""
     """The slot of a session of secure aggregation, by which the update is masked, see `flower_secure.Slot`."""
 
+    @classmethod
+    def of_words(cls, words: Words) -> "Order":
+        """Return the order in the words of a request."""
+        known = int(words["t"]), str(words["task"]), int(words["counted"]), str(words["silo"])
+        return cls(*known, bool(words.get("joins")), int(words.get("rollbacks", 0)), str(words.get("secure", "")))
+
 
 def pack(payload: Payload, **words: str | int) -> RecordDict:
     """Return a payload and words as Flower's records; groups may be empty, and their order is preserved."""

@@ -64,13 +64,13 @@ class SecureSession:
         self.slot += 1
         return self.slot - 1
 
-    def survivors(self, vectors: Mapping[SiloId, Words]) -> list[SiloId]:
-        """Return the silos in the sum: members whose vectors have the usual length. Raises TooFewSilos."""
+    def survivors(self, vectors: Mapping[SiloId, Words]) -> dict[SiloId, Words]:
+        """Return the vectors in the sum: those of members that have the usual length. Raises TooFewSilos."""
         lengths = Counter(len(words) for silo, words in vectors.items() if silo in self.members)
         usual = max(lengths, key=lambda each: (lengths[each], each), default=0)
-        alive = sorted(silo for silo, words in vectors.items() if silo in self.members and len(words) == usual)
-        self.enough(alive, "sent masked vectors")
-        return alive
+        found = {silo: vectors[silo] for silo in self.members if silo in vectors and len(vectors[silo]) == usual}
+        self.enough(found, "sent masked vectors")
+        return found
 
     def unmask(
         self, slot: int, request: bytes, vectors: Mapping[SiloId, Words], opened: Mapping[SiloId, Opened]
