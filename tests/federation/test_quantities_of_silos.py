@@ -153,8 +153,12 @@ def test_bars_come_from_as_many_targets_as_a_silo_trains_on() -> None:
 
 @pytest.mark.parametrize("kind", ["quantity", "time"])
 @pytest.mark.parametrize("config", [True, False])
-def test_a_silo_checks_its_table_before_it_joins(kind: str, config: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_a_silo_checks_its_table_before_it_joins(kind: str, config: bool, decimal: str, tmp_path: Path) -> None:
     home = Federation(tmp_path, predict=kind).homes["hill"]
+    table, file = home / "hill.csv", home / "silo.toml"
+    table.write_text(table.read_text().replace(",", ";").replace(".", decimal))
+    file.write_text(file.read_text().replace("[data]\n", f'[data]\nseparator = ";"\ndecimal = "{decimal}"\n'))
     found = cli("data", home / "silo.toml", *(["--config", tmp_path / "config.toml"] if config else []))
     assert found.exit_code == 0, found.output
     assert f"values of {'events' if kind == 'time' and config else 'a quantity'}" in found.output

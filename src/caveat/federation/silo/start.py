@@ -61,7 +61,8 @@ class JoiningCheck:
         keys: dict[str, Any] = {"dictionary": self._dictionary} | shared | own
         found = survey(self.file.source, **keys)
         labels = found.get("classes", ())
-        if self.config is None and len(labels) > TELLING and all(number(str(each), ".") is not None for each in labels):
+        marks = keys.get("decimal", "."), keys.get("thousands", "")
+        if self.config is None and len(labels) > TELLING and all(number(each, *marks) is not None for each in labels):
             return survey(self.file.source, **keys, predict="quantity")
         return found
 
