@@ -292,3 +292,16 @@ def test_a_column_of_another_name_is_named_with_the_key_that_maps_it(tmp_path: P
         caveat.data.from_files(*files, target="ill")
     renamed = {"south": {"rename_columns": {"creatinin": "creatinine"}}}
     assert len(caveat.data.from_files(*files, target="ill", files=renamed)) == 2
+
+
+def test_advice_on_other_columns_keeps_the_target_and_names_a_column_once(tmp_path: Path) -> None:
+    files = [tmp_path / "north.csv", tmp_path / "south.csv"]
+    told = []
+    for header in ("creatinine,DISEASED", "creatinin,creatinne,ill"):
+        files[0].write_text("creatinine,ill\n1.5,0\n")
+        files[1].write_text(f"{header}\n1.5,0{',1' * (header.count(',') - 1)}\n")
+        with pytest.raises(DataError) as refused:
+            caveat.data.from_files(*files, target="ill")
+        told.append(str(refused.value).partition("expected the same columns: ")[2])
+    assert told[0] == f"{files[1]} needs 'ill', or its own name for it in data.files.south.rename_columns"
+    assert told[1].count('= "creatinine"') == 1

@@ -81,7 +81,7 @@ def _table(source: tables.TableSource, reading: Reading) -> dict[str, Any]:
     if reading.declared.dictionary:  # columns that it lacks are not read, so files may differ in them
         shared = set[str].intersection(*(set(sheet.columns) for sheet in sheets))
         sheets = [sheet.with_columns({name: None for name in sheet.columns if name not in shared}) for sheet in sheets]
-    check_same_columns(sheets)
+    check_same_columns(sheets, reading.no_inputs.values())
     lacking = found_wrong.keys() - set(sheets[0].columns)
     reading = reading._replace(
         categorical=[name for name in reading.categorical if name not in lacking],

@@ -134,7 +134,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     """Return the pools of tables; `given` says whether each table is a silo."""
     declared, target, silo = reading.declared, reading.target or "", reading.silo_column
     sheets = declared_sheets(sheets, reading.csv_format, reading.target, reading.no_inputs.values())
-    check_same_columns(sheets)
+    check_same_columns(sheets, reading.no_inputs.values())
     check_names(sheets, reading)
     check_labels(sheets, reading)
     warn_of_header(sheets)

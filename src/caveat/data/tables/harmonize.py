@@ -59,20 +59,24 @@ def surveyed_sheets(
     return [_declared(sheet, csv_format.of(sheet.path.stem), target, others, found) for sheet in sheets]
 
 
-def check_same_columns(sheets: Sequence[Sheet]) -> None:
-    """Raise DataError if columns differ."""
+def check_same_columns(sheets: Sequence[Sheet], needed: Collection[str]) -> None:
+    """Raise DataError if columns differ. No file may leave out the `needed` ones, such as the target."""
     for sheet in sheets[1:]:
         if differing := set(sheet.columns) ^ set(sheets[0].columns):
             raise DataError(
                 f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same columns: "
-                f"{_same_columns(sheets[0], sheet)}"
+                f"{_same_columns(sheets[0], sheet, needed)}"
             )
 
 
-def _same_columns(first: Sheet, sheet: Sheet) -> str:
-    """Return keys that give two files the same columns: a similar name of the other file, or columns left out."""
+def _same_columns(first: Sheet, sheet: Sheet, needed: Collection[str]) -> str:
+    """Return how two files get the same columns: by a similar name of the other file, or by columns left out."""
     own, others = ([name for name in a.columns if name not in b.columns] for a, b in ((sheet, first), (first, sheet)))
-    names = {name: close[0] for name in own if (close := get_close_matches(name, others, 1))}
+    names = {close[0]: other for other in others if (close := get_close_matches(other, own, 1))}
+    lacking = [(file, name) for file, only in ((first, own), (sheet, others)) for name in only if name in needed]
+    if lacking and not names:
+        file, name = lacking[0]
+        return f"{file.path} needs {name!r}, or its own name for it in data.files.{file.path.stem}.rename_columns"
     end = "if these are the same" if names else "to leave them out"
     left_out = [(file, name, False) for file, only in ((sheet, own), (first, others)) for name in only]
     told = [(sheet, name, other) for name, other in names.items()] or left_out
