@@ -193,9 +193,8 @@ def _in_unit(values: Tensor, train: Tensor, standardized: bool) -> Tensor:
     """Return values (N,), in standard deviations from the mean of the training targets if `standardized`."""
     if not standardized:
         return values
-    mean, scale = unit_of(train).tolist()
-    found: Tensor = (values - mean) / scale
-    return found
+    mean, scale = unit_of(train).unbind()
+    return (values - mean) / scale
 
 
 def labels_of(values: Tensor, train: Tensor, target: Quantity) -> Tensor:

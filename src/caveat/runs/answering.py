@@ -195,10 +195,8 @@ class KeptRun(AnsweringRun):
         )  # fmt: skip
 
     def executor(self) -> Executor:
-        names = self.prepares.names
-        return self.executor_of(
-            late_silos(self.prepares, self._silo), names, SiloStore(self.folder / "state" / "silos")
-        )
+        silos = late_silos(self.prepares, self._silo)
+        return self.executor_of(silos, self.prepares.names, SiloStore(self.folder / "state" / "silos"))
 
     def _silo(self, name: SiloId) -> Silo:
         """Return a silo with its data, for predictions that need them.
