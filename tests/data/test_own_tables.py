@@ -12,6 +12,9 @@ from written_tables import NAN, Cells, check, followed, read, same, write
 
 import caveat
 from caveat.core import DataError
+from caveat.data.pools import AS_USUAL, TableColumn
+from caveat.data.sources.tables import rows_of
+from caveat.data.tables.frames import Columns, FrameSheet
 
 # Features of one file: cells, the advice to follow in turn (numbers of its options), and the values then read.
 
@@ -305,3 +308,9 @@ def test_advice_on_other_columns_keeps_the_target_and_names_a_column_once(tmp_pa
         told.append(str(refused.value).partition("expected the same columns: ")[2])
     assert told[0] == f"{files[1]} needs 'ill', or its own name for it in data.files.south.rename_columns"
     assert told[1].count('= "creatinine"') == 1
+
+
+def test_a_lacking_column_stands_beside_those_that_the_model_does_not_know(tmp_path: Path) -> None:
+    sheet = FrameSheet(Columns({"age": [1.0], "hp": [2.0]}), "a", str(tmp_path / "new.csv"))
+    with pytest.raises(DataError, match=r"no column 'horsepower', .* trained on; columns .* not trained on: hp$"):
+        rows_of(sheet, [TableColumn("age", None), TableColumn("horsepower", None)], AS_USUAL)

@@ -262,11 +262,13 @@ def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, s
     """
     csv_format = csv_format.of(sheet.path.stem, silo)
     path, sheet = sheet.path, declared_rows(sheet, csv_format)
-    absent = [column.name for column in table if column.name not in sheet.columns]
+    names = [column.name for column in table]
+    absent = [name for name in names if name not in sheet.columns]
     if absent:
+        others = ", ".join([name for name in sheet.columns if name not in names][:5])
         raise DataError(
             f"{path}: no column {absent[0]!r}, expected the columns that the model was trained on"
-            f"{nearest(absent[0], sheet.columns)}"
+            f"{nearest(absent[0], sheet.columns) or (others and f'; columns that it was not trained on: {others}')}"
         )
     try:
         rows = encoded_rows([sheet], table)
