@@ -10,7 +10,7 @@ import pytest
 
 from caveat.core.text import MINUS, apart
 from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
-from caveat.html.audit import _growth, findings_figure, next_steps, verdicts
+from caveat.html.audit import _growth, findings_figure, next_steps, sentence, verdicts
 
 FALLS = Finding(
     "epistemic and data", "it falls", "holds", "", {"exponent": {"mean": -1, "low": -1.2, "high": -0.8}, "limit": -0.25}
@@ -43,6 +43,13 @@ def test_chart_and_verdicts_name_a_promise_equally() -> None:
         assert f"{name}: {word.lower().rstrip('.')}" in figure.drawing
         (line,) = verdicts([finding])
         assert line.text.startswith(f"<b>{name}: {finding.claim}? {word}</b>")
+
+
+def test_promises_are_counted_by_verdict_without_those_that_do_not_apply() -> None:
+    unrelated = replace(FALLS, verdict="does not apply")
+    assert sentence([FALLS, REVERSED, FALLS, unrelated]) == (
+        "Of 3 promises of these uncertainties, 1 does not hold and 2 hold."
+    )
 
 
 def advice(*findings: Finding, warning: str | None = None, command: str = "caveat audit c.toml") -> list[str]:

@@ -420,6 +420,35 @@ def test_a_guarantee_that_test_inputs_exceed_at_its_own_level_is_doubted(tmp_pat
     page = Page(render(read_run(folder))).text
     assert "86.1 % of these correctly" in page
     assert "(doubtful: chance does not explain it at the guarantee's confidence, 90 %)" in page
+    strict = json.loads((folder / "summary.json").read_text())["guarantee"] | {"confidence_level": 0.999}
+    change(folder, pooled=pooled | {"answered_accuracy": 0.84}, guarantee=strict)  # 29 wrong: beyond chance at 95 %
+    assert "Do not rely on its guarantee before a test on more inputs: 16.1 %" in advice(told(folder))
+
+
+def test_silos_with_their_own_guarantees_are_judged_one_by_one(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    known = {"limit": 0.5, "risk": 0.1, "confidence_level": 0.9, "answered": 90, "errors": 3, "total": 100}
+    own = known | {"guaranteed": True, "whose": "silo", "statement": "for this silo by itself"}
+    for silo, right in zip(content["silos"], (0.96, 0.5), strict=True):
+        test = {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}
+        silo |= {"n_calibration": 100, "test": test, "promise": own}
+    change(folder, silos=content["silos"], streams={})
+    steps = advice(told(folder))
+    assert "Have a person check answers at b: more of them are wrong than the guarantee allows." in steps
+    assert "Do not rely on its guarantee" not in steps
+
+
+def test_the_diamond_says_that_it_has_no_weights(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    assert "not weighted" not in render(read_run(folder))
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    for silo, n, right in ((silos[0], 50, 0.60), (silos[1], 450, 0.98)):
+        silo |= {"n_calibration": n, "test": {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}}
+    change(folder, silos=silos, streams={})
+    page = Page(render(read_run(folder))).text
+    assert "94.2 % of these correctly" in page
+    assert "50.0 % answered, 21.0 % of these wrong, silos not weighted; it may be off" in page
 
 
 def test_where_local_models_are_better_on_own_inputs_it_says_so(tmp_path: Path) -> None:

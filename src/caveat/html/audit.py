@@ -1,6 +1,7 @@
 """The audit's page: findings, a chart over fractions of the data, and tables."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -98,24 +99,19 @@ def render(audit: AuditFile) -> str:
     )
 
 
-_KINDS = {"does not hold": ("bad", "No."), "cannot say": ("open", "Open."), "holds": ("good", "Yes.")}
-
-
-_COUNTED = {
-    "does not hold": ("does not hold", "do not hold"),
-    "cannot say": ("is open", "are open"),
-    "holds": ("holds", "hold"),
+_KINDS = {
+    "does not hold": ("bad", "No.", "does not hold", "do not hold"),
+    "cannot say": ("open", "Open.", "is open", "are open"),
+    "holds": ("good", "Yes.", "holds", "hold"),
 }
+"""The mark, the word, the singular and the plural of each verdict on the page."""
 
 
 def sentence(findings: Sequence[Finding]) -> str:
     """Return how many of the promises do not hold, are open, and hold."""
-    of = sum(each.verdict in _KINDS for each in findings)
-    told = []
-    for verdict, (one, several) in _COUNTED.items():
-        if n := sum(each.verdict == verdict for each in findings):
-            told.append(f"{n} {one if n == 1 else several}")
-    return f"Of {plural(of, 'promise')} of these uncertainties, {joined(told)}."
+    counts = Counter[str](each.verdict for each in findings if each.verdict in _KINDS)
+    told = [f"{n} {_KINDS[verdict][2 + (n > 1)]}" for verdict in _KINDS if (n := counts[verdict])]
+    return f"Of {plural(counts.total(), 'promise')} of these uncertainties, {joined(told)}."
 
 
 def verdicts(findings: Sequence[Finding]) -> list[Statement]:
@@ -148,7 +144,7 @@ def _estimate(finding: Finding) -> Dot | None:
 
 
 def _word(finding: Finding) -> str:
-    return _KINDS.get(finding.verdict, ("", finding.verdict))[1].lower().rstrip(".")
+    return _KINDS[finding.verdict][1].lower().rstrip(".")
 
 
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:

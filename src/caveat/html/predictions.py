@@ -31,7 +31,6 @@ _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
 _MOST_NOTES = 5
 _LEVEL = 0.01
-_NO_P_VALUES = "nothing says whether these inputs are like the silo's own"
 _SCORES = {
     "typicality": "all together",
     "familiarity": "distance from the silo's own inputs",
@@ -189,7 +188,8 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     n = len(prediction)
     rate = prediction.false_alarm_rate
     if prediction.typicality is None or not rate:
-        lines.append(Statement("open", f"No alarm is possible: {_NO_P_VALUES}."))
+        text = "No alarm is possible: nothing says whether these inputs are like the silo's own."
+        lines.append(Statement("open", text))
     elif alarms := found.alarms:
         chance = ", more than chance explains" if alarms.unlike else ""
         chance = ", no more than chance explains" if not chance and alarms.raised > rate * n else chance
