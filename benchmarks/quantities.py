@@ -3,6 +3,9 @@ silo standardizes.
 
 Run: CAVEAT_DATA=DIR python benchmarks/quantities.py rates|heads|bars|standardize|methods [DATA,...] [--seeds 0,1,2,3,4]
 
+DIR contains UCI's Auto MPG, Abalone and Parkinsons Telemonitoring (the target motor_UPDRS, without total_UPDRS) with a
+table per silo: mpg_usa.csv (by origin), abalone_M.csv (by sex), parkinsons_1.csv (by patient), and so on.
+
 Every figure is a mean over silos of test inputs, then over seeds. Intervals are those of paired differences over seeds
 (Student's t, 95 %). `rates` prints the validation CRPS (squared: RMSE) of each learning rate on seeds 100 and 101,
 which no table uses; RATES contains the best. `standardize` compares values of `data.standardize_target` on validation
@@ -120,11 +123,10 @@ def silos(name: str, seed: int, count: int | None = None, standardize: Any = "no
     """Return the silos of a data set with a number of bars, by default caveat's."""
     with warnings.catch_warnings(), number_of_bars(count):
         warnings.simplefilter("ignore")
+        keys: Any = {"predict": "quantity", "standardize_target": standardize}
         if name == "diabetes":
-            keys: Any = {"predict": "quantity", "standardize_target": standardize}
             return data.load(data.DataSettings(source="diabetes", **keys), seed)
         paths = sorted(Path(os.environ["CAVEAT_DATA"]).glob(f"{name}_*.csv"))
-        keys = {"predict": "quantity", "standardize_target": standardize}
         return data.from_files(*paths, target=TARGETS[name], seed=seed, **keys)
 
 
