@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,8 +114,13 @@ def test_sums_of_targets_are_checked(tmp_path: Path) -> None:
     data = Federation(tmp_path, predict="quantity").config.data
     good = own_sums(torch.arange(9.0).numpy(), data)
     assert summed([good, good], data, ()).tolist() == [18, 72, 408]
-    for bad in ((), ((-1.0, 2, 3),), ((1.5, 2, 3),), ((1.0, 2),), ((1e12, 2, 3),)):
-        with pytest.raises(DataError, match="sums of targets"):
+    counts = "sums of targets with counts from {0} to {0}, expected whole numbers up to 1,000,000,000"
+    for bad, why in (
+        ((), r"sums of targets of shape \(0,\), expected \(1, 3\)"),
+        (((1.0, 2),), r"sums of targets of shape \(1, 2\), expected \(1, 3\)"),
+        *((((count, 2.0, 3.0),), re.escape(counts.format(f"{count:g}"))) for count in (-1.0, 1.5, 1e12)),
+    ):
+        with pytest.raises(DataError, match=why):
             summed([good, bad], data, ())
 
 
@@ -129,6 +135,9 @@ def test_sums_that_no_targets_have_are_refused(kind: str, tmp_path: Path) -> Non
     *ahead, n, total, _ = first[0]
     with pytest.raises(DataError, match="their squares are too small"):
         checked_sums([[*ahead, n, total, 100.0]], data, ())
+    if kind == "time":
+        with pytest.raises(DataError, match="the sum of times is below 0"):
+            checked_sums([[*ahead, n, -total, 204.0]], data, ())
     full = int(cells[0].nonzero()[-1])
     changes = {"outside its cell": (1, 50.0), "10 targets, but before 9": (0, 2.0)}
     for why, (row, value) in changes.items():

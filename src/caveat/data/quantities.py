@@ -147,9 +147,12 @@ def checked_sums(
     found, kind = torch.tensor(sums, dtype=torch.float64), kind_of(settings)
     form = kind.sums(torch.zeros(0), torch.tensor(grid, dtype=torch.float64))
     shape = (1, 1) if settings.range is not None else form.reshape(-1, form.shape[-1]).shape
-    counts = (found[::2] if grid else found[:, :1]) if found.shape == shape else None
-    if counts is None or bool(((counts < 0) | (counts != counts.floor()) | (counts > MOST)).any()):
-        raise DataError(f"sums of targets {tuple(found.shape)}, expected {tuple(shape)} with counts of targets")
+    if found.shape != shape:
+        raise DataError(f"sums of targets of shape {tuple(found.shape)}, expected {tuple(shape)}")
+    counts = found[::2] if grid else found[:, :1]
+    if bool(((counts < 0) | (counts != counts.floor()) | (counts > MOST)).any()):
+        told = f"from {counts.min():g} to {counts.max():g}"
+        raise DataError(f"sums of targets with counts {told}, expected whole numbers up to {MOST:,}")
     if why := _wrong_cells(found, grid, first, kind) if grid else _wrong_moments(found[0]):
         raise DataError(f"sums of targets that no targets have: {why}")
     return found
@@ -163,6 +166,8 @@ def _wrong_moments(found: Tensor) -> str:
     count, total, squares = found[-3:].tolist()
     if not found[0] <= count <= MOST or count % 1:
         return f"{found[0]:.0f} of {count:g} targets"
+    if len(found) == 4 and total < 0:
+        return "the sum of times is below 0"
     least = total * total / max(count, 1)
     return "" if least <= squares * (1 + SLACK) and (count or not squares) else "their squares are too small"
 
