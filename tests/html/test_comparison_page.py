@@ -27,7 +27,7 @@ from caveat.html.comparison.budgets import matched_command, unequal_budgets
 from caveat.html.comparison.page import cost_plane, differences, headline, render
 from caveat.html.comparison.plots import course, silo_map
 from caveat.html.comparison.tables import main_table, metric_table, run_table, tuning_table
-from caveat.html.comparison.verdict import next_steps, seeds_needed, state, verdict
+from caveat.html.comparison.verdict import leaders, next_steps, seeds_needed, state, verdict
 from caveat.html.comparison.wording import bracketed, figure, header, ranked, signed
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
@@ -651,6 +651,10 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
         "At equal budgets (round 6, the last common one), fedavg and fedbn have the same accuracy on validation "
         "data (66.0 %, "
     )
+    two = found.model_copy(update={"columns": found.columns * 2})
+    assert leaders(two) == ""
+    equal = [run.model_copy(update={"rounds": 6}) for run in two.cells]
+    assert leaders(two.model_copy(update={"cells": tuple(equal)})) == "Best mean accuracy: uefl in 2 of 2 settings."
     found = budgeted({"uefl": 16, "fedavg": 6})
     assert unequal_budgets(found, found.columns[0]) == "uefl 16 rounds; fedavg 6 rounds."
     assert verdict(found, found.columns[0]).startswith(
@@ -674,6 +678,8 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     assert "behind uefl" not in page
     assert "Budgets differ, so nothing is tested." in page
     assert "corrected p" not in page
+    assert "the rank by each metric" not in page
+    assert "rank, " not in page
     assert next_steps(found, found.columns[0])[0].endswith(": the second command at the end.")
     python = found.model_copy(update={"command": "caveat.compare in Python"})
     assert matched_command(python, found.columns[0]) == ""

@@ -437,6 +437,10 @@ def test_silos_with_their_own_guarantees_are_judged_one_by_one(tmp_path: Path) -
     steps = advice(told(folder))
     assert "Have a person check answers at b: more of them are wrong than the guarantee allows." in steps
     assert "Do not rely on its guarantee" not in steps
+    assert "on average over silos" not in render(read_run(folder))
+    content["silos"][1]["promise"] = own | {"whose": "federation"}  # which one silo is no test of
+    change(folder, silos=content["silos"])
+    assert "Have a person check answers" not in advice(told(folder))
 
 
 def test_the_diamond_says_that_it_has_no_weights(tmp_path: Path) -> None:

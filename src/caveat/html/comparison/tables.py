@@ -60,14 +60,16 @@ _MAIN = ("ece", "augrc", "mae", "rmse", "interval_coverage", "interval_width", "
 
 
 def metric_table(record: Comparison, setting: Setting) -> Table | None:
-    """Return a row per method with the metrics that the main table lacks, and worst silo and rank of each."""
+    """Return a row per method with the metrics that the main table lacks, and worst silo and rank of each; no rank if
+    budgets differ."""
     others = [measure for measure in record.measures[1:] if measure.figure not in _MAIN]
     columns = [
         words("method", (_name(record, row) for row in record.rows)),
         *(_measured(record, setting, measure) for measure in others),
         *(one for measure in record.measures for one in _ranked(record, setting, measure)),
     ]
-    caption = "More metrics, and the worst silo and the rank by each metric, mean over seeds."
+    rank = "" if unequal_budgets(record, setting) else " and the rank"
+    caption = f"More metrics, and the worst silo{rank} by each metric, mean over seeds."
     return table(columns, caption, [row.name for row in record.rows]) if len(columns) > 1 else None
 
 
@@ -127,7 +129,8 @@ def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
 
 def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
     name, results = measure.title, [record.result(row, setting, measure) for row in record.rows]
-    worst, ranks = [wording.figure(measure, one.worst) for one in results], [decimal(one.rank, 1) for one in results]
+    worst = [wording.figure(measure, one.worst) for one in results]
+    ranks = [] if unequal_budgets(record, setting) else [decimal(one.rank, 1) for one in results]
     about_rank = f"mean rank by {name} among the methods, over seeds and silos; 1 is best"
     return [
         column(f"worst silo, {name}", worst, f"{name} of each seed's worst silo, mean over seeds", name),

@@ -198,11 +198,12 @@ ALONE = "local"
 
 
 def leaders(record: Comparison) -> str:
-    """Count settings in which each method has the best mean; empty for one setting, or without a better direction."""
+    """Count settings in which each method has the best mean; empty for one setting, or unequal budgets."""
     measure = record.measures[0]
     orders = [ranked(record.results(setting, measure).rows, measure) for setting in record.columns]
     first = [order[0].row for order in orders if order]
-    if len(first) < 2 or measure.higher is None:
+    unequal = any(unequal_budgets(record, setting) for setting in record.columns)
+    if len(first) < 2 or measure.higher is None or unequal:
         return ""
     counts = sorted(((first.count(row.name), row.name) for row in record.rows), key=lambda one: -one[0])
     led = [f"{name} in {count}" for count, name in counts if count]

@@ -14,7 +14,7 @@ from .classification import ALONE, MANY, MOST_ROWS, OneClass, baseline, behind_a
 from .confidence import Confidence
 from .decisions import CHOSEN
 from .familiarity import familiarity, promised
-from .guarantee import exceeded, foreign_streams, kept
+from .guarantee import broken_at, exceeded, foreign_streams, kept
 
 _LEFT = 0.9
 """Coverage at which the page states the gain from deferring the other inputs to a person."""
@@ -122,7 +122,7 @@ def doubted(run: RunFolder) -> Markup | None:
     if run.summary is None or promise is None or test is None or test.risk is None or not promise.guaranteed:
         return None
     own = any(silo.promise for silo in run.summary.silos)
-    at = [silo.name for silo in run.summary.silos if exceeded(silo, promise.risk)]
+    at = [silo.name for silo in run.summary.silos if (broken_at if own else exceeded)(silo, promise.risk)]
     if test.doubtful(promise) and not own:
         text = "Do not rely on its guarantee before a test on more inputs: {} of its answers are wrong{}. Use more "
         text += "calibration inputs (<code>data.split.calibration</code>)."

@@ -163,7 +163,7 @@ def guarantee_lines(run: RunFolder) -> list[str]:
     if run.quantity:
         return [f"guarantee: {found.statement}"]
     if own:
-        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        broken = [silo.name for silo in own if broken_at(silo, found.risk)]
         lines = [f"guarantee: {found.statement}", f"on test:   {_told(own, broken)}"]
     else:
         test = kept(run.summary) if found.guaranteed else None
@@ -181,7 +181,7 @@ def promise_clause(run: RunFolder) -> str:
     found, own = run.summary.guarantee, _with_promises(run.summary)
     limit = f"{100 * found.risk:.6g} %"
     if own:
-        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        broken = [silo.name for silo in own if broken_at(silo, found.risk)]
         at = f"not kept at {joined(broken)}" if broken else "exceeded beyond chance at no silo"
         return f" A guarantee of at most {limit} errors among its answers is {at}."
     if not found.guaranteed or (test := kept(run.summary)) is None or test.risk is None:
@@ -203,7 +203,7 @@ def promise(run: RunFolder) -> Promise | None:
     found, own = run.summary.guarantee, _with_promises(run.summary)
     statement, outside = _unbroken(f"{initial(found.statement)}."), _outside(run.summary, found.risk)
     if own:
-        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        broken = [silo.name for silo in own if broken_at(silo, found.risk)]
         caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{outside}")
         alarm = bool(broken or outside) or not any(silo.promise.guaranteed for silo in own if silo.promise)
         return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption))
@@ -227,7 +227,7 @@ def _with_promises(summary: Summary) -> list[SiloRecord]:
     return [silo for silo in summary.silos if silo.promise is not None]
 
 
-def _broken_at(silo: SiloRecord, risk: float) -> bool:
+def broken_at(silo: SiloRecord, risk: float) -> bool:
     """Return whether a silo's own guarantee is broken; a single silo cannot break a group's guarantee."""
     return bool(silo.promise and silo.promise.whose == "silo") and exceeded(silo, risk)
 
@@ -258,7 +258,7 @@ _ABOUT_GROUPS = (
 def _by_silo(silos: list[SiloRecord], risk: float, caption: str) -> Table | None:
     records = [(silo, silo.promise, kept_by([silo])) for silo in silos if silo.promise]
     flag = "more errors than guaranteed"
-    wrong = [Cell(_wrong(test) if test else "", flag if _broken_at(silo, risk) else "") for silo, _, test in records]
+    wrong = [Cell(_wrong(test) if test else "", flag if broken_at(silo, risk) else "") for silo, _, test in records]
     columns = [
         words("silo", [silo.name for silo, _, _ in records]),
         words("guarantee of", [_WHOSE.get(each.whose, each.whose) for _, each, _ in records]),

@@ -16,7 +16,7 @@ from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, n
 from ..svg import Chart, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
 from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together
-from .guarantee import exceeded, kept_by
+from .guarantee import broken_at, exceeded, kept_by
 from .silo_metrics import METRICS, metric_table
 
 WORST = 10
@@ -248,8 +248,9 @@ def _wrong_answers(run: RunFolder, row: SiloRow) -> Cell:
     found, promise = kept_by([row.silo]), run.summary.guarantee if run.summary else None
     if promise is None or found is None or found.risk is None:
         return Cell("")
-    flag = "more than the guarantee allows on average over silos" if exceeded(row.silo, promise.risk) else ""
-    return Cell(f"{found.wrong:,} of {found.answered:,}", flag)
+    above = (broken_at if row.silo.promise else exceeded)(row.silo, promise.risk)
+    flag = f"more than the guarantee allows{'' if row.silo.promise else ' on average over silos'}"
+    return Cell(f"{found.wrong:,} of {found.answered:,}", flag if above else "")
 
 
 def _share(found: Ranged | None) -> Cell:
