@@ -411,6 +411,20 @@ def test_alarms_of_small_silos_together_are_judged_by_all_their_calibration_inpu
     assert ("false alarms than guaranteed, beyond what chance explains: test inputs are unlike" in said) == excess
 
 
+def test_chance_does_not_explain_an_excess_that_one_silo_has_beyond_chance(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", [(1000, 900, 0.9), (50, 45, 0.9)], off=0, unfamiliar=0.04)
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    for each in silos:
+        each["n_calibration"] = 999
+    silos[1]["test"]["unfamiliar"] = 0.3  # 5.2 % of all inputs, but 17 % in the mean over silos
+    change(folder, silos=silos)
+    found = familiarity(read_run(folder))
+    assert found is not None
+    assert "17.0 %" in found.sentence
+    assert "chance" not in found.sentence
+    assert found.notes == ["More false alarms than guaranteed, beyond what chance explains over all silos: silo-1."]
+
+
 def test_a_guarantee_that_test_inputs_exceed_at_its_own_level_is_doubted(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
     pooled = {"accuracy": 0.9, "coverage": 0.9, "answered_accuracy": 0.86}  # 25 of 180 wrong, 10 % guaranteed

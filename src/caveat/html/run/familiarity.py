@@ -56,7 +56,7 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     in_all = too_many_in_all(silos, alarm, pooled)
     broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
     foreign = foreign_streams(run.summary)
-    said, notes = _sentence(silos, alarm, in_all, pooled), []
+    said, notes = _sentence(silos, alarm, in_all or bool(broken), pooled), []
     if mute and len(mute) == len(silos):
         said = f"No silo can raise an alarm, because {least(alarm)} calibration inputs are needed at "
         said += f"{100 * alarm:.3g} %: no unfamiliar input is detected."
@@ -136,10 +136,10 @@ def too_many_in_all(silos: Sequence[SiloRecord], alarm: float, pooled: int = 0) 
     return found - mean > _ONE_SIDED * math.sqrt(variance)
 
 
-def _sentence(silos: Sequence[SiloRecord], alarm: float, in_all: bool, pooled: int) -> str:
+def _sentence(silos: Sequence[SiloRecord], alarm: float, excess: bool, pooled: int) -> str:
     own = sum(silo.test.alarms or 0.0 for silo in silos) / len(silos)
     promise = f"guaranteed: at most {100 * alarm:.3g} %" + " on average" * (len(silos) > 1)
-    if own > alarm and not in_all:
+    if own > alarm and not excess:
         few = f" from {pooled:,} calibration inputs of small silos together" if pooled else ""
         promise += f", no more than chance explains{few}"
     mean = f", mean over {len(silos):,} silos" if len(silos) > 1 else ""
