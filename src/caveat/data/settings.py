@@ -204,7 +204,7 @@ class DataSettings:
     range: tuple[float, float] | None = None
     """quantity, time: the lowest and the highest value, [0, 120]; [privacy] needs it. By default from silos' sums."""
     standardize_target: Literal["none", "silo"] = "none"
-    """quantity: "silo" learns deviations from a silo's own mean, in its standard deviations; so does data.range."""
+    """quantity: "silo" learns deviations from a silo's mean in standard deviations, the unit of data.range, too."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
     silos. Other splits keep their true labels."""
@@ -218,7 +218,7 @@ class DataSettings:
     sizes count groups, and one random sample of each group is calibrated and tested on (docs/reference/splits.md)."""
     time: str | None = None
     """csv: the column, npz, npy: the array with the time of each sample, a date (2024-03-31) or a number; not an input.
-    The last samples are the test split, before them calibration, validation and train. A group has its last time."""
+    The splits train, validation, calibration and test follow in time. A group has the time of its last sample."""
     subgroups: str | None = None
     """csv, on_site: the column with the subgroup of each row, such as sex: each subgroup has its own guarantee,
     prediction sets and alarms (uncertainty.by_subgroup). Rows without a value have those of all rows."""
