@@ -20,6 +20,7 @@ from hospitals import NAMES, Federation, Notes, losing, summary
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Refused, RunError
+from caveat.core.silo import SiloInfo
 from caveat.data.agreement import own_schema, own_silos, shared_schema
 from caveat.data.quantities import checked_sums, kind_of, own_sums, summed
 from caveat.federation.refusals import check_grid
@@ -151,13 +152,18 @@ def test_sums_that_no_targets_have_are_refused(kind: str, tmp_path: Path) -> Non
 
 
 def test_bars_come_from_as_many_targets_as_a_silo_trains_on() -> None:
-    card = SimpleNamespace(examples={"train": 8}, dropped={"train": 1})
-    members: Any = SimpleNamespace(silo_infos={"a": card}, records={"a": {}}, _first={"a": ((9.0, 1.0, 1.0),)})
-    OpenMembership._check_rows(members, "a")
-    members._first = {"a": ((80.0, 1.0, 1.0),)}
+    card = SiloInfo("a", "", {"train": 8, "validation": 1, "calibration": 1, "test": 1}, (6, 2), {"train": 1})
+    words = {"card": json.dumps(card.to_json()), "record": "{}"}
+    members: Any = SimpleNamespace(
+        agreement=SimpleNamespace(classes=("0 to 1", "1 to 2")), silo_infos={}, records={}, note=[].append,
+        path=Path("none"),
+    )  # fmt: skip
     with pytest.raises(DataError, match="'a' has 9 training examples, but sent sums of 80 targets"):
-        OpenMembership._check_rows(members, "a")
+        OpenMembership.take(members, "a", words, 80)
     assert not members.silo_infos
+    for told in (None, 9):
+        OpenMembership.take(members, "a", words, told)
+        assert members.silo_infos["a"] == card
 
 
 @pytest.mark.parametrize("kind", ["quantity", "time"])

@@ -188,12 +188,16 @@ class Members:
         if self.changed and self.path.exists():
             self.save()
 
-    def take(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Store a silo's sizes and splits; later ones must be the same, or have rows removed."""
+    def take(self, silo: SiloId, words: Mapping[str, Any], summed: int | None = None) -> None:
+        """Store a silo's sizes and splits; later ones must be the same, or have rows removed. `summed` is the number of
+        training targets in the sums that it sent before, if any."""
         card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
         record = _said(words["record"])
         if card.name != silo:
             raise DataError(f"silo {silo!r} sent the sizes of {card.name!r}")
+        rows = card.examples["train"] + card.dropped.get("train", 0)
+        if summed not in (None, rows):
+            raise DataError(f"silo {silo!r} has {rows} training examples, but sent sums of {summed} targets")
         before = self.silo_infos.get(silo)
         if before is None:
             found = self.incredible({**self.silo_infos, card.name: card}) if self.path.exists() else {}
