@@ -17,7 +17,7 @@ from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
 from .diagrams import histogram_bars
 from .svg import Chart
-from .templates import MARKS, Statement, Table, column, table, words
+from .templates import Statement, Table, column, table, words, worst_first
 
 _BINS = 20
 """Number of bins of a p-value; of a silo's own inputs, each has the same share."""
@@ -211,7 +211,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("open", text))
     if undefined := found.undefined:
         lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
-    return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
+    return worst_first(lines)
 
 
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:

@@ -47,6 +47,11 @@ class Statement(NamedTuple):
         return MARKS[self.kind]
 
 
+def worst_first(lines: Iterable[Statement]) -> list[Statement]:
+    """Return verdicts in the order of `MARKS`."""
+    return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
+
+
 @dataclass(frozen=True)
 class Cell:
     """The content of a cell: text, or markup if it is Markup."""

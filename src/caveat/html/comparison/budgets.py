@@ -14,8 +14,8 @@ _RISING = 0.02
 
 def trained(record: Comparison, setting: Setting) -> dict[str, tuple[int, int]]:
     """Return the minimum and the maximum number of rounds of each method's finished runs."""
-    rounds = {row.name: [run.rounds or 0 for run in record.runs(row, setting, "done")] for row in record.rows}
-    return {name: (min(each), max(each)) for name, each in rounds.items() if any(each)}
+    rounds = {row.name: [run.rounds for run in record.runs(row, setting, "done") if run.rounds] for row in record.rows}
+    return {name: (min(each), max(each)) for name, each in rounds.items() if each}
 
 
 def unequal_budgets(record: Comparison, setting: Setting) -> str:

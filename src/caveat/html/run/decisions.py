@@ -68,11 +68,6 @@ def abstains(tested: Mapping[str, Stream]) -> bool:
     return any(stream.decisions.get("abstain", 0.0) > 0 for stream in tested.values())
 
 
-def kinds(*decisions: Mapping[str, float]) -> list[str]:
-    """Return the kinds of decisions that occur, in the order of `KINDS`."""
-    return [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in decisions)]
-
-
 def decisions(run: RunFolder) -> dict[str, Any] | None:
     """Return the section's tables and figures by name. None if there was nothing to decide: one model that answers
     everything, and one stream."""
@@ -105,7 +100,8 @@ def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
 
 
 def _share_columns(found: Sequence[Mapping[str, float]]) -> list[Column]:
-    return [column(_SHARES[kind], (percent(shares.get(kind, 0.0)) for shares in found)) for kind in kinds(*found)]
+    occur = [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in found)]
+    return [column(_SHARES[kind], (percent(shares.get(kind, 0.0)) for shares in found)) for kind in occur]
 
 
 _HELP = {

@@ -13,7 +13,7 @@ from ...uncertainty.statistical_tests import beta_binomial_tail, detected, norma
 from .. import svg
 from ..diagrams import histogram_bars
 from ..svg import Chart
-from ..templates import MARKS, Cell, Statement, Table, column, table, words
+from ..templates import Cell, Statement, Table, column, table, words, worst_first
 from .advice import alone_step, predicting
 from .classification import ALONE, gap_to
 from .rounds import cost_table
@@ -255,7 +255,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
         lines.append(Statement("bad" if few else "open" if wide else "good", f"{text}{at}."))
     if skewed := [said for silo in run.silos if (said := _skewed(silo, len(run.silos)))]:
         lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance."))
-    return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
+    return worst_first(lines)
 
 
 _MOST_NAMED = 4

@@ -14,7 +14,7 @@ from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
-from ..templates import MARKS, Statement
+from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
@@ -136,8 +136,7 @@ def trust(run: RunFolder) -> Trust | None:
     steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside)
     if not lines and not steps:
         return None
-    lines.sort(key=lambda line: list(MARKS).index(line.kind))
-    return Trust(lines, steps)
+    return Trust(worst_first(lines), steps)
 
 
 def _confidence_line(found: Confidence) -> Statement:
