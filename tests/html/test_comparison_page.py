@@ -22,13 +22,13 @@ from caveat.analysis.statistics import interval
 from caveat.core import DataError
 from caveat.core.text import MINUS, cut, duration, megabytes, probability
 from caveat.files import read_comparison
-from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
+from caveat.files.schema import ComparedRun, Comparison, ContrastRecord, IntervalRecord, Measure
 from caveat.html.comparison.budgets import matched_command, unequal_budgets
 from caveat.html.comparison.page import cost_plane, differences, headline, render
 from caveat.html.comparison.plots import course, silo_map
 from caveat.html.comparison.tables import main_table, metric_table, run_table, tuning_table
 from caveat.html.comparison.verdict import leaders, next_steps, seeds_needed, state, verdict
-from caveat.html.comparison.wording import bracketed, figure, header, ranked, signed
+from caveat.html.comparison.wording import bracketed, contrast_verdict, figure, header, ranked, signed
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
 
@@ -686,6 +686,12 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     assert not next_steps(python, found.columns[0])[0].endswith("at the end.")
     default = found.model_copy(update={"command": "caveat compare digits"})
     assert matched_command(default, found.columns[0]) == "caveat compare digits --out NEW --match-rounds uefl"
+
+
+def test_a_contrast_of_unequal_budgets_says_so() -> None:
+    contrast = ContrastRecord(claim="x", a="uefl", b="fedavg", margin=0.01, verdict="better")
+    assert contrast_verdict(budgeted({"uefl": 6, "fedavg": 6}), contrast) == "uefl is better"
+    assert contrast_verdict(budgeted({"uefl": 16, "fedavg": 6}), contrast) == "uefl is better; budgets differ"
 
 
 def test_equal_budgets_are_not_mentioned() -> None:

@@ -247,7 +247,10 @@ def test_small_and_significant_is_called_slightly_overconfident(tmp_path: Path) 
     content = json.loads((folder / "summary.json").read_text())
     content["pooled"] |= {"ece": 0.01439, "ece_null": {"mean": 0.0102, "upper": 0.01155}}
     write_json(folder / "summary.json", content)
-    said = headline(read_run(folder))
+    run = read_run(folder)
+    said, found = headline(run), confidence(run)
+    assert found is not None
+    assert found.kind == "open"
     assert "It is slightly overconfident: " in said
     assert "ECE 0.014 over all inputs, where chance explains 0.012" in said
 

@@ -204,7 +204,7 @@ def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
     ]
     assert guarantee_lines(read_run(run))[1] == (
         "on test:   2 silos have guarantees (2 of their own), and 2 answer under them; more errors than guaranteed, "
-        "beyond chance at 95 %, at b"
+        "beyond chance over all silos, at b"
     )
     silos[1]["promise"] = own | {"whose": "federation", "statement": "for all silos together"}
     text = write_report(change(run, silos=silos)).read_text()  # which one silo is no test of

@@ -14,12 +14,12 @@ from caveat.files.schema import Failure
 from caveat.html.run.page import render
 
 
-def failed(folder: Path, **known: Any) -> str:
+def failed(folder: Path, kind: str = "failed", **known: Any) -> str:
     (folder).mkdir(exist_ok=True)
     error = "silo 'silo-3' failed in round 14, work 'train': FloatingPointError: model/head is not finite"
     write_record(folder / "failure.json", Failure.model_validate({"schema": 1, "error": error, "round": 15} | known))
     page = render(read_run(folder if folder.parent.name != "baselines" else folder.parent.parent))
-    assert 'class="state failed"' in page
+    assert f'class="state {kind}"' in page
     return " ".join(Page(page).text.split())
 
 
@@ -46,8 +46,9 @@ def test_a_lost_state_is_put_back_or_reset(tmp_path: Path) -> None:
 
 def test_what_failed_beside_is_said_too(tmp_path: Path) -> None:
     folder = fake_run(tmp_path / "run")
-    text = failed(folder / "baselines" / "local", diverged=True, silo="silo-0")
-    assert "Local failed in round 15 at silo-0: training diverged." in text
+    text = failed(folder / "baselines" / "local", "unfinished", diverged=True, silo="silo-0")
+    assert "▲ Local failed in round 15 at silo-0: training diverged. → The run is not affected" in text
+    assert "has no model" not in text
     assert "Complete" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fake_run import describe, write_json
 from html_page import Page
 
 from caveat.files import read_run
-from caveat.files.schema import SiloRecord
+from caveat.files.schema import RoundRow, SiloRecord
 from caveat.html.run.page import render
 from caveat.html.run.quantity import _coverage
 
@@ -74,6 +75,14 @@ def test_the_first_screen_says_what_to_do(
     first = Page(quantity_run(tmp_path / "run", errors, alone)).text.partition("Metrics on test")[0]
     assert said in first
     assert unsaid not in first
+
+
+def test_errors_over_rounds_are_drawn(tmp_path: Path) -> None:
+    quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
+    rows = [RoundRow(round=at, phase="train", split="validation", silo="silo 0", mae=60 / at) for at in (1, 2)]
+    page = render(replace(read_run(tmp_path / "run"), rows=rows))
+    assert "Mean absolute error per round of 1 silos, from 60 to 30 in the mean" in page
+    assert "mean: 30 at the end" in page
 
 
 def test_two_silos_do_not_show_what_chance_explains(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from caveat.files.schema import Metrics, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
 from caveat.html.run.confidence import SureErrors, confidence
 from caveat.html.run.familiarity import familiarity, promised, too_many, too_many_in_all
+from caveat.html.run.guarantee import exceeding
 from caveat.html.run.page import render
 from caveat.html.run.trust import Trust, right_and_wrong, trust
 from caveat.terminal.results import run_conclusion
@@ -477,3 +478,19 @@ def test_where_local_models_are_better_on_own_inputs_it_says_so(tmp_path: Path) 
     steps = advice(told(folder), ())
     assert 'Answer silos\' own inputs with their local models (uncertainty.policy = "always"): 99.0 %' in steps
     assert "Find out whom" not in steps
+
+
+@pytest.mark.parametrize(("silos", "above"), [(1, ["silo-0"]), (100, [])])
+def test_errors_above_a_guarantee_at_one_of_many_silos_may_be_chance(
+    tmp_path: Path, silos: int, above: list[str]
+) -> None:
+    """5 of 31 answers are wrong where 5 % are guaranteed: p is about .02, which chance gives at some of 100 silos."""
+    guarantee = {"risk": 0.05, "confidence_level": 0.9, "statement": "x", "answered": 100, "errors": 2, "total": 100}
+    folder = confident_run(tmp_path / "run", [(31, 26, 0.9), *[(31, 31, 0.9)] * (silos - 1)], off=0)
+    tested = json.loads((folder / "summary.json").read_text())["silos"]
+    for each in tested:
+        each["test"] |= {"coverage": 1.0, "answered_accuracy": each["test"]["accuracy"]}
+    change(folder, silos=tested, guarantee=guarantee | {"limit": 0.5, "guaranteed": True})
+    summary = read_run(folder).summary
+    assert summary is not None
+    assert exceeding(summary) == above

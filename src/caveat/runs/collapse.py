@@ -235,7 +235,7 @@ def behind(name: str, total: Tensors, silos: Mapping[SiloId, Tensors]) -> Iterat
         f"Predictions are less accurate on validation inputs than {baseline}{where}: of {n:,.0f}, only the baseline is "
         f"right for {found.lost:,.0f}, and only the model for {found.observed:,.0f}.",
         advice,
-        below,
+        () if whole else below,
     )
 
 

@@ -213,6 +213,7 @@ def _headed(title: str, heads: Sequence[str], words: int, rows: Sequence[Sequenc
 
 
 _MEASURES = 2
+_SENT = ("MB from\nsilos", "MB to\nsilos")
 
 
 def comparison_table(record: Comparison) -> TextTable:
@@ -231,7 +232,7 @@ def comparison_table(record: Comparison) -> TextTable:
             rows.append([Text(plain(setting.name), style="bold"), *[""] * (len(shown) + 6)])
         rows += [_cells(record, row, setting, shown) for row in record.rows]
         ends.add(len(rows) - 1)
-    heads = _heads(list(map(wording.header, shown)), ["worst\nsilo", "rank", "time", "MB\nup", "MB\ndown"])
+    heads = _heads(list(map(wording.header, shown)), ["worst\nsilo", "rank", "time", *_SENT])
     return text_table(heads, rows, plain(record.title), wording.POPULATION, ends, gap=1)
 
 
@@ -242,7 +243,7 @@ def _by_setting(record: Comparison) -> TextTable:
         means = [wording.bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
         rows.append(list(map(plain, [row.name, *means, *_costs(runs), ", ".join(wording.not_done(runs))])))
     caption = f"{wording.header(measure)}, mean and 95 % interval. {wording.POPULATION}"
-    heads = _heads([setting.name for setting in record.columns], ["time", "MB\nup", "MB\ndown"])
+    heads = _heads([setting.name for setting in record.columns], ["time", *_SENT])
     return text_table(heads, rows, plain(record.title), caption, gap=1)
 
 
@@ -259,7 +260,7 @@ def _cells(record: Comparison, row: ComparedMethod, setting: Setting, shown: Ite
         row.name,
         *(wording.bracketed(measure, record.result(row, setting, measure)) for measure in shown),
         wording.figure(record.measures[0], first.worst),
-        "" if first.rank is None else f"{first.rank:.1f}",
+        "" if first.rank is None or budgets.unequal_budgets(record, setting) else f"{first.rank:.1f}",
         *_costs(runs),
         ", ".join(wording.not_done(runs)),
     ]

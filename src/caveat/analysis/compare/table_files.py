@@ -51,7 +51,7 @@ def about(record: Comparison) -> list[str]:
 def contrasts(record: Comparison) -> list[str]:
     """Return the contrasts with their verdicts; empty without contrasts."""
     lines = [
-        f"- {each.claim}. {contrast_name(each)}: {_difference(each)}**{contrast_verdict(each)}**"
+        f"- {each.claim}. {contrast_name(each)}: {_difference(each)}**{contrast_verdict(record, each)}**"
         for each in record.contrasts
     ]
     head = (

@@ -43,10 +43,8 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         *(_measured(record, setting, measure) for measure in record.measures[1:] if measure.figure in _MAIN),
         _ranked(record, setting, record.measures[0])[0],
         column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
-        column(
-            "up", (size(wording.mean_of(each, "bytes_up")) for each in runs), "sent by all silos, except for metrics"
-        ),
-        column("down", (size(wording.mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
+        column("from silos", (size(wording.mean_of(each, "bytes_up")) for each in runs), "sent, except for metrics"),
+        column("to silos", (size(wording.mean_of(each, "bytes_down")) for each in runs), "sent"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
     bold = "" if unequal else ", the best in bold"
@@ -254,8 +252,8 @@ def run_table(record: Comparison) -> Table | None:
         words("state", map(_state, runs)),
         column("rounds", (count(run.rounds) for run in runs)),
         column("time", (duration(run.seconds) for run in runs)),
-        column("up", (size(run.bytes_up) for run in runs)),
-        column("down", (size(run.bytes_down) for run in runs)),
+        column("from silos", (size(run.bytes_up) for run in runs)),
+        column("to silos", (size(run.bytes_down) for run in runs)),
     ]
     caption = "Links lead to the runs' own pages, in folders next to this one; caveat report FOLDER writes a page that "
     return table(columns, f"{caption}is missing.", [run.row for run in runs])
@@ -288,7 +286,7 @@ def contrast_table(record: Comparison) -> Table | None:
         words("contrast", map(wording.contrast_name, found)),
         column("difference", (wording.gap_of(each, each.mean) for each in found), "shares in percentage points"),
         column("95 % interval", map(wording.gap_interval, found)),
-        words("verdict", map(wording.contrast_verdict, found)),
+        words("verdict", (wording.contrast_verdict(record, each) for each in found)),
         column("Holm p, different", (probability(each.p_different) for each in found)),
         column("Holm p, equal", (probability(each.p_equal) for each in found)),
     ]

@@ -12,6 +12,7 @@ from ...core.text import tick as written_tick
 from ...files import schema
 from ...files.schema import Comparison, Measure, Setting
 from ..diagrams import Dot
+from .budgets import against
 
 POPULATION = (
     "Intervals are for retraining with other seeds on these silos. Seeds share some or all test inputs, so "
@@ -169,7 +170,7 @@ def contrast_sentences(record: Comparison) -> list[str]:
     for each in record.contrasts:
         unit = " points" * (each.figure in _SHARES)
         by = f" {gap_of(each, each.mean)}{unit} ({gap_interval(each)})" if each.mean is not None else ""
-        lines.append(f"{each.claim}: {contrast_name(each)}{by}: {contrast_verdict(each)}")
+        lines.append(f"{each.claim}: {contrast_name(each)}{by}: {contrast_verdict(record, each)}")
     return lines
 
 
@@ -187,13 +188,15 @@ def contrast_name(contrast: schema.ContrastRecord) -> str:
     return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
 
 
-def contrast_verdict(contrast: schema.ContrastRecord) -> str:
-    """Return the verdict as text."""
+def contrast_verdict(record: Comparison, contrast: schema.ContrastRecord) -> str:
+    """Return the verdict as text, and whether both methods trained for different numbers of rounds."""
+    setting = next((each for each in record.columns if each.name == contrast.column), Setting())
+    differ = "; budgets differ" * bool(against(record, setting, contrast.a, contrast.b))
     points = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":
-        return f"equal within {points if contrast.figure in _SHARES else f'{contrast.margin:g}'}"
+        return f"equal within {points if contrast.figure in _SHARES else f'{contrast.margin:g}'}{differ}"
     if contrast.verdict in ("better", "worse"):
-        return f"{contrast.a} is {contrast.verdict}"
+        return f"{contrast.a} is {contrast.verdict}{differ}"
     return contrast.verdict or f"open: {plural(contrast.seeds, 'seed')} done"
 
 

@@ -14,7 +14,7 @@ from .classification import ALONE, MANY, MOST_ROWS, OneClass, baseline, behind_a
 from .confidence import Confidence
 from .decisions import CHOSEN
 from .familiarity import familiarity, promised
-from .guarantee import broken_at, exceeded, foreign_streams, kept
+from .guarantee import exceeding, foreign_streams, kept
 
 _LEFT = 0.9
 """Coverage at which the page states the gain from deferring the other inputs to a person."""
@@ -71,8 +71,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None) 
 def below(run: RunFolder) -> WarningRecord | None:
     """Return the warning that all silos' predictions are less accurate than a simple model; None without one."""
     found = run.summary.warnings if run.summary else []
-    worse = (each for each in found if each.kind.startswith("below_"))
-    return next((each for each in worse if not each.silos or ", most clearly at" in each.text), None)
+    return next((each for each in found if each.kind.startswith("below_") and not each.silos), None)
 
 
 def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
@@ -122,7 +121,7 @@ def doubted(run: RunFolder) -> Markup | None:
     if run.summary is None or promise is None or test is None or test.risk is None or not promise.guaranteed:
         return None
     own = any(silo.promise for silo in run.summary.silos)
-    at = [silo.name for silo in run.summary.silos if (broken_at if own else exceeded)(silo, promise.risk)]
+    at = exceeding(run.summary)
     if test.doubtful(promise) and not own:
         text = "Do not rely on its guarantee before a test on more inputs: {} of its answers are wrong{}. Use more "
         text += "calibration inputs (<code>data.split.calibration</code>)."

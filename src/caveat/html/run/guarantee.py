@@ -163,7 +163,7 @@ def guarantee_lines(run: RunFolder) -> list[str]:
     if run.quantity:
         return [f"guarantee: {found.statement}"]
     if own:
-        broken = [silo.name for silo in own if broken_at(silo, found.risk)]
+        broken = exceeding(run.summary)
         lines = [f"guarantee: {found.statement}", f"on test:   {_told(own, broken)}"]
     else:
         test = kept(run.summary) if found.guaranteed else None
@@ -181,7 +181,7 @@ def promise_clause(run: RunFolder) -> str:
     found, own = run.summary.guarantee, _with_promises(run.summary)
     limit = f"{100 * found.risk:.6g} %"
     if own:
-        broken = [silo.name for silo in own if broken_at(silo, found.risk)]
+        broken = exceeding(run.summary)
         at = f"not kept at {joined(broken)}" if broken else "exceeded beyond chance at no silo"
         return f" A guarantee of at most {limit} errors among its answers is {at}."
     if not found.guaranteed or (test := kept(run.summary)) is None or test.risk is None:
@@ -203,10 +203,10 @@ def promise(run: RunFolder) -> Promise | None:
     found, own = run.summary.guarantee, _with_promises(run.summary)
     statement, outside = _unbroken(f"{initial(found.statement)}."), _outside(run.summary, found.risk)
     if own:
-        broken = [silo.name for silo in own if broken_at(silo, found.risk)]
+        broken = exceeding(run.summary)
         caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{outside}")
         alarm = bool(broken or outside) or not any(silo.promise.guaranteed for silo in own if silo.promise)
-        return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption))
+        return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption, broken))
     if not found.guaranteed:
         verdict = "So the run abstains from every input; predictions have the label of the last model."
         return Promise(statement, verdict, True, None)
@@ -227,15 +227,20 @@ def _with_promises(summary: Summary) -> list[SiloRecord]:
     return [silo for silo in summary.silos if silo.promise is not None]
 
 
-def broken_at(silo: SiloRecord, risk: float) -> bool:
-    """Return whether a silo's own guarantee is broken; a single silo cannot break a group's guarantee."""
-    return bool(silo.promise and silo.promise.whose == "silo") and exceeded(silo, risk)
-
-
-def exceeded(silo: SiloRecord, risk: float) -> bool:
-    """Return whether more of a silo's answers are wrong than `risk`, beyond the uncertainty from few inputs."""
-    found = kept_by([silo])
-    return found is not None and found.broken(risk)
+def exceeding(summary: Summary) -> list[str]:
+    """Return the silos with more errors among their answers than guaranteed, beyond chance at 5 % over all silos. If
+    silos have their own guarantees, only these count: a single silo cannot break a group's."""
+    own = _with_promises(summary)
+    silos = [silo for silo in own if silo.promise and silo.promise.whose == "silo"] if own else summary.silos
+    if summary.guarantee is None or not silos:
+        return []
+    risk, z = summary.guarantee.risk, NormalDist().inv_cdf(1 - 0.025 / len(silos))
+    tested = [(silo.name, kept_by([silo])) for silo in silos]
+    return [
+        name
+        for name, found in tested
+        if found and found.risk is not None and score_interval(found.risk, found.effective, z)[0] > risk
+    ]
 
 
 def _told(silos: list[SiloRecord], broken: list[str]) -> str:
@@ -244,8 +249,8 @@ def _told(silos: list[SiloRecord], broken: list[str]) -> str:
     counts = ", ".join(f"{by.count(whose)} of {text}" for whose, text in _WHOSE.items() if whose in by)
     said = f"{len(silos)} silos have guarantees ({counts}), and {answering} answer under them"
     if broken:
-        return f"{said}; more errors than guaranteed, beyond chance at 95 %, at {', '.join(broken)}"
-    return f"{said}; nowhere more errors than guaranteed, beyond chance at 95 %" if "silo" in by else said
+        return f"{said}; more errors than guaranteed, beyond chance over all silos, at {', '.join(broken)}"
+    return f"{said}; nowhere more errors than guaranteed, beyond chance over all silos" if "silo" in by else said
 
 
 _WHOSE = {"silo": "their own", "domain": "their domain", "federation": "the federation"}
@@ -255,10 +260,10 @@ _ABOUT_GROUPS = (
 )
 
 
-def _by_silo(silos: list[SiloRecord], risk: float, caption: str) -> Table | None:
+def _by_silo(silos: list[SiloRecord], risk: float, caption: str, broken: Sequence[str]) -> Table | None:
     records = [(silo, silo.promise, kept_by([silo])) for silo in silos if silo.promise]
     flag = "more errors than guaranteed"
-    wrong = [Cell(_wrong(test) if test else "", flag if broken_at(silo, risk) else "") for silo, _, test in records]
+    wrong = [Cell(_wrong(test) if test else "", flag if silo.name in broken else "") for silo, _, test in records]
     columns = [
         words("silo", [silo.name for silo, _, _ in records]),
         words("guarantee of", [_WHOSE.get(each.whose, each.whose) for _, each, _ in records]),

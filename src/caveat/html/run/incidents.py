@@ -101,8 +101,9 @@ _USUAL = 0.01
 
 @dataclass(frozen=True)
 class Failed:
-    """A failure, the remedy, and the error; `command` continues the run, if possible."""
+    """A failure of the run or of a baseline, the remedy, and the error; `command` continues the run, if possible."""
 
+    own: bool
     what: str
     todo: str
     error: str
@@ -130,24 +131,25 @@ def lower_rate(run: RunFolder) -> str:
 
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo else ""
-    what = f"{whose}failed in round {failure.round}{at}"
+    what, own = f"{whose}failed in round {failure.round}{at}", not whose
     # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
         found = _rate(run)
         was = "" if found is None else f", which was {found:g},"
-        todo = f"The run has no model. Lower training.lr{was} and start another run; this one would fail again."
+        todo = "The run has no model" if own else "The run is not affected, only this comparison is missing"
+        todo += f". Lower training.lr{was} and start another run; this one would fail again."
         if run.federated and can_go_back(run.path):
             todo += (
                 " If a silo is the cause, exclude it: the failed round changed nothing, and the run continues "
                 "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
             )
-            return Failed(f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
+            return Failed(own, f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
         command = "" if run.federated or (run.record and run.record.in_python) else lower_rate(run)
-        return Failed(f"{what}: training diverged.", todo, error, command)
+        return Failed(own, f"{what}: training diverged.", todo, error, command)
     if failure.lost:
         todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
         return Failed(
-            f"{what}: its private state is lost.", todo, error, f"{run.resumed} --reset {plain(failure.silo)}"
+            own, f"{what}: its private state is lost.", todo, error, f"{run.resumed} --reset {plain(failure.silo)}"
         )
-    return Failed(f"{what}.", "After fixing the cause below, continue the run with:", error, run.resumed)
+    return Failed(own, f"{what}.", "After fixing the cause below, continue the run with:", error, run.resumed)

@@ -16,7 +16,8 @@ from ..svg import Chart
 from ..templates import Cell, Statement, Table, column, table, words, worst_first
 from .advice import alone_step, predicting
 from .classification import ALONE, gap_to
-from .rounds import cost_table
+from .incidents import failures
+from .rounds import cost_table, curves
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
@@ -332,5 +333,7 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
         "about": about_times(run),
         "promise": run.summary.guarantee.statement if run.summary and run.summary.guarantee else "",
         "cost_table": cost_table(run),
+        "failures": failures(run),
+        "training_curves": curves(run, _judged(run)[0]),
         "warnings": run.summary.warnings if run.summary else (),
     }

@@ -1,12 +1,12 @@
 """Accuracy of silos over rounds, milestones, and the cost of the run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
 
-from ...core.text import duration, joined, percent, percent_tick, size
+from ...core.text import duration, joined, percent, percent_tick, size, tick
 from ...files import RunFolder, natural
 from ...files.schema import RoundRow
 from .. import svg
@@ -27,14 +27,21 @@ def domains(run: RunFolder) -> list[str]:
     return list(dict.fromkeys(row.domain or row.silo for row in sorted(run.curve_rows, key=lambda row: row.round)))
 
 
-def curves(run: RunFolder) -> dict[str, Any] | None:
-    """Return accuracy over rounds, its legend, and notes on growth; None without validation rows."""
-    if not (points := _points(run.curve_rows)):
+_METRICS: dict[str, tuple[str, Callable[[float], str], Callable[[float], str]]] = {
+    "accuracy": ("Accuracy", percent, percent_tick),
+    "mae": ("Mean absolute error", "{:.3g}".format, tick),
+    "integrated_brier": ("Integrated Brier score", "{:.3g}".format, tick),
+}
+
+
+def curves(run: RunFolder, metric: str = "accuracy") -> dict[str, Any] | None:
+    """Return a metric over rounds, its legend, and notes on growth; None without validation rows."""
+    if not (points := _points(run.curve_rows, metric)):
         return None
     grown = growth(run.curve_rows)
     legend = [(svg.key(0), f"mean of {run.method or 'the silos'}")]
     legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
-    return {"figure": _figure(run, points, grown), "legend": legend, "growth": _growth_text(grown)}
+    return {"figure": _figure(run, metric, points, grown), "legend": legend, "growth": _growth_text(grown)}
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
@@ -57,18 +64,21 @@ def _growth_text(grown: dict[int, dict[str, int]]) -> list[str]:
     ]
 
 
-def _figure(run: RunFolder, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]) -> Chart:
+def _figure(
+    run: RunFolder, metric: str, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]
+) -> Chart:
+    title, write, write_tick = _METRICS[metric]
     mean, (low, high) = mean_line(points), spread(points)
     compared, events = comparisons(run), [_event(at, list(silos)) for at, silos in grown.items()]
-    others = {name: mean_line(_points(other.curve_rows)) for name, other in _with_rows(run).items()}
-    lines = [svg.Line(mean, 0, f"mean: {percent(mean[-1][1])} at the end")] if mean else []
+    others = {name: mean_line(_points(other.curve_rows, metric)) for name, other in _with_rows(run).items()}
+    lines = [svg.Line(mean, 0, f"mean: {write(mean[-1][1])} at the end")] if mean else []
     lines += [
-        svg.Line(line, None, f"mean of {name}: {percent(line[-1][1])} at the end", f"beside b{i % 3}")
+        svg.Line(line, None, f"mean of {name}: {write(line[-1][1])} at the end", f"beside b{i % 3}")
         for i, (name, line) in enumerate(others.items())
         if line
     ]
     ends = [value for line in (low, high, *(each.points for each in lines)) for _, value in line]
-    y_ticks, depth = svg.ticks(min(ends), 1.0), min(len(events), 3)
+    y_ticks, depth = svg.ticks(min(ends), 1.0 if metric == "accuracy" else max(ends)), min(len(events), 3)
     rounds = [at for line in (low, *(each.points for each in lines)) for at, _ in line]
     frame = svg.round_frame(rounds, (y_ticks[0], y_ticks[-1]), top=10 + _LINE * depth)
     drawn = [svg.band(frame, low, high, 0, "")]
@@ -77,14 +87,14 @@ def _figure(run: RunFolder, points: Mapping[str, list[Point]], grown: Mapping[in
     drawn += [svg.draw(frame, each) for each in lines]
     whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
     most = f"{percent(1 - 2 * _TAIL, 0)} of" if len(points) > _FEW else "all"
-    caption = f"Accuracy on each silo's validation samples{whose}: the mean, and a band with {most} silos"
+    caption = f"{title} on each silo's validation samples{whose}: the mean, and a band with {most} silos"
     caption += ", as trained, before temperature scaling" * bool(run.summary and run.summary.temperature)
     caption += ". A vertical rule marks where silos received private codewords." if grown else "."
     caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
-    told = f", from {percent(mean[0][1])} to {percent(mean[-1][1])} in the mean" if mean else ""
-    label = f"Accuracy per round of {len(points)} silos{told}"
-    y_written = svg.written(y_ticks, percent_tick)
-    return Chart("Accuracy", svg.plot(frame, label, svg.round_ticks(frame), y_written, "round", *drawn), caption)
+    told = f", from {write(mean[0][1])} to {write(mean[-1][1])} in the mean" if mean else ""
+    label = f"{title} per round of {len(points)} silos{told}"
+    y_written = svg.written(y_ticks, write_tick)
+    return Chart(title, svg.plot(frame, label, svg.round_ticks(frame), y_written, "round", *drawn), caption)
 
 
 def spread(points: Mapping[str, list[Point]]) -> tuple[list[Point], list[Point]]:
@@ -126,11 +136,11 @@ def comparisons(run: RunFolder) -> list[Event]:
     ]
 
 
-def _points(rows: Sequence[RoundRow]) -> dict[str, list[Point]]:
+def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
     points: dict[str, list[Point]] = {}
     for row in rows:
-        if row.accuracy is not None:
-            points.setdefault(row.silo, []).append((row.round, row.accuracy))
+        if (value := getattr(row, metric)) is not None:
+            points.setdefault(row.silo, []).append((row.round, value))
     return points
 
 

@@ -16,7 +16,7 @@ from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, n
 from ..svg import Chart, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
 from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together
-from .guarantee import broken_at, exceeded, kept_by
+from .guarantee import exceeding, kept_by
 from .silo_metrics import METRICS, metric_table
 
 WORST = 10
@@ -154,7 +154,7 @@ class SiloColumn(NamedTuple):
 
 
 def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
-    silos = [row.silo for row in rows]
+    silos, above = [row.silo for row in rows], exceeding(run.summary) if run.summary else []
     low = min((row.interval[0] for row in rows if row.interval), default=0.0)
     return [
         SiloColumn("silo", [silo.name for silo in silos], words=True),
@@ -172,7 +172,7 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
-        SiloColumn("wrong among answered", [_wrong_answers(run, row) for row in rows if run.summary]),
+        SiloColumn("wrong among answered", [_wrong_answers(run, row, row.silo.name in above) for row in rows]),
         SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
     ]
 
@@ -243,12 +243,11 @@ def _abstains(share: float | None) -> str:
     return percent(share) if share else ""
 
 
-def _wrong_answers(run: RunFolder, row: SiloRow) -> Cell:
-    """Return the errors among a silo's answers, flagged if they exceed a guarantee beyond chance."""
+def _wrong_answers(run: RunFolder, row: SiloRow, above: bool) -> Cell:
+    """Return the errors among a silo's answers, flagged if they are above a guarantee beyond chance."""
     found, promise = kept_by([row.silo]), run.summary.guarantee if run.summary else None
     if promise is None or found is None or found.risk is None:
         return Cell("")
-    above = (broken_at if row.silo.promise else exceeded)(row.silo, promise.risk)
     flag = f"more than the guarantee allows{'' if row.silo.promise else ' on average over silos'}"
     return Cell(f"{found.wrong:,} of {found.answered:,}", flag if above else "")
 
