@@ -61,7 +61,7 @@ def advice(*findings: Finding, warning: str | None = None, command: str = "cavea
 def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert advice(FALLS) == ["Use these uncertainties as their names say, on data like these."]
     unknown = Finding("confidence", "it is calibrated", "cannot say", "", {})
-    assert advice(FALLS, unknown) == ["Do not rely on what is open."]
+    assert advice(FALLS, unknown) == [f"Until then, rely only on what holds: {FALLS.name}."]
     open_ = replace(FALLS, verdict="cannot say")
     more, not_yet = advice(open_, unknown)
     assert more.startswith("Repeat the command under Settings with more seeds (--seeds 0,1,2,3)")
@@ -85,7 +85,9 @@ def test_no_advice_claims_more_than_the_findings_hold(seed: int) -> None:
     assert ("Use these" in said) == (verdicts <= {"holds", "does not apply"} and "Train for more" not in said)
     for each in found:
         assert (f"Do not rely on it: {each.claim}." in said) == (each.verdict == "does not hold")
-        assert each.name not in said or each.verdict == "cannot say"
+        repeated, _, relied = said.partition("Until then, rely only on what holds: ")
+        assert each.name not in repeated or each.verdict == "cannot say"
+        assert each.name not in relied or each.verdict == "holds"
 
 
 def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:

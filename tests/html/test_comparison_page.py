@@ -281,7 +281,7 @@ def test_the_methods_that_have_not_learned_are_named() -> None:
     assert said.startswith("It is not decided whether ditto ")
     assert said.endswith("Not shown to be better than the most frequent class (51.9 %): local.")
     assert "Accuracy" in render(found)
-    assert render(found).count("most frequent class: 51.9 %") <= 1
+    assert render(found).count("<title>most frequent class: 51.9 %") <= 1
 
 
 def test_methods_that_are_all_barely_trained_are_not_chosen_between() -> None:
@@ -324,7 +324,7 @@ def test_the_most_frequent_class_is_on_the_axis_unless_this_more_than_doubles_it
     found = with_majority(0.1, ditto=0.9, fedavg=0.8)
     (chart,), about = headline(found, found.measures[0])
     assert "most frequent class: " not in chart.drawing
-    assert "always most frequent class 10.0 %" in Page(render(found)).text
+    assert "always most frequent class: 10.0 %" in Page(render(found)).text
 
 
 def test_of_methods_that_no_number_of_seeds_separates_the_smallest_difference_shown_is_named() -> None:
@@ -370,7 +370,7 @@ def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> Non
     assert seeds_needed(0.0001, 0.03, 3, 1) is None
 
 
-def test_the_table_has_each_method_s_interval_and_its_difference_to_the_best() -> None:
+def test_the_table_has_each_method_s_difference_to_the_best() -> None:
     found = record()
     table = main_table(found, found.columns[0])
     assert table is not None
@@ -379,7 +379,6 @@ def test_the_table_has_each_method_s_interval_and_its_difference_to_the_best() -
     behind = of[f"behind {best}"]
     assert [bool(cell) for cell in behind] == [row.name != best for row in found.rows]
     assert all("bounds" in cell and "p" in cell for cell in behind if cell)
-    assert all('class="interval' in cell for cell in of["interval"])
 
 
 def test_no_metric_is_lost_between_the_two_tables() -> None:

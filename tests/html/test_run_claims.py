@@ -90,7 +90,7 @@ def headline(run: RunFolder) -> str:
     first, found = overview(run), trust(run)
     assert first is not None
     lines = [line.text for line in found.lines] if found else []
-    return " ".join(Markup(each).striptags() for each in [first.sentence, *first.notes, *lines])
+    return " ".join(Markup(each).striptags() for each in [first.sentence, *(each.text for each in first.notes), *lines])
 
 
 def generated(folder: Path, random: Numbers) -> RunFolder:

@@ -80,10 +80,10 @@ def test_temperatures_are_told(page: str) -> None:
 @pytest.mark.parametrize(
     ("answered_accuracy", "verdict", "alarm"),
     [
-        (0.95, "compatible with the guarantee", False),  # 9 of 180
-        (0.88, "chance explains the excess at its confidence, 90 % (one-sided)", True),  # 22 of 180
-        (0.86, "chance does not explain the excess at its confidence, 90 % (one-sided)", True),  # 25 of 180
-        (0.8, "more than guaranteed, which a guarantee at this confidence level allows for 10", True),  # 36 of 180
+        (0.95, "compatible with the guaranteed 10 %", False),  # 9 of 180
+        (0.88, "more than the guaranteed 10 % (no more than chance explains)", True),  # 22 of 180
+        (0.86, "(doubtful: chance does not explain it at the guarantee's confidence, 90 %)", True),  # 25 of 180
+        (0.8, "more than the guaranteed 10 % (beyond chance)", True),  # 36 of 180
     ],
 )
 def test_a_promise_stands_beside_what_test_inputs_show(
@@ -98,11 +98,13 @@ def test_a_promise_stands_beside_what_test_inputs_show(
     box = text.split('<div class="promise')[1].split("</table>")[0].replace("\N{NO-BREAK SPACE}", " ")
     assert text.index('class="promise') < text.index("<figure>")
     assert "Answers 90 % of inputs with at most 10 % errors among them." in box
-    assert verdict in box
+    assert verdict in Page(text).text.partition("Guarantee")[0]
     assert box.startswith(" alarm") == alarm
     share = f"{100 * wrong / 180:.1f} % ({wrong} of 180)"
+    ends = "{:.1f} % to {:.1f} %".format(*(100 * end for end in wilson(wrong, 180)))
     test_row = rows_of(text, "errors among answered")[-1]
-    assert test_row == ["test", "\N{BLACK UP-POINTING TRIANGLE} " * beyond_chance + share, "90.0 % (180 of 200)"]
+    marked = "\N{BLACK UP-POINTING TRIANGLE} " * beyond_chance + share
+    assert test_row == ["test", marked, ends, "90.0 % (180 of 200)"]
     assert guarantee_lines(read_run(run)) == [
         "guarantee: answers 90 % of inputs with at most 10 % errors among them",
         f"on test:   90.0 % (180 of 200) answered, {share} wrong",

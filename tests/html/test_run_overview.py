@@ -32,7 +32,7 @@ def run(full: Path) -> RunFolder:
 def said(run: RunFolder) -> str:
     found = overview(run)
     assert found is not None
-    return re.sub("<[^>]*>", "", " ".join([found.sentence, *found.notes]))
+    return re.sub("<[^>]*>", "", " ".join([found.sentence, *(str(each.text) for each in found.notes)]))
 
 
 def changed(folder: Path, **test: float) -> RunFolder:

@@ -201,7 +201,8 @@ def next_steps(audit: AuditFile) -> list[str]:
     if inputs and not audit.accuracy.warning:
         steps.append("Repeat with more test inputs, not with more seeds, to decide what is open: confidence.")
     if unknown and not audit.accuracy.warning:
-        steps.append("Do not rely on what is open.")
+        held = "; ".join(each.name for each in audit.findings if each.verdict == "holds")
+        steps.append(f"Until then, rely only on what holds: {held}." if held else "Do not rely on what is open.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 

@@ -25,7 +25,7 @@ _FEW_BINS = 5
 """Number of bins with fewer than 100 calibration inputs."""
 _SHOWN = 8
 """Number of strangest and of surest inputs."""
-_MOST_ALARMS = 40
+_MOST_ALARMS = 12
 """Maximum number of inputs with an alarm that are listed."""
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
@@ -322,10 +322,8 @@ def _number(value: float) -> str:
 
 
 def _strangest(found: PredictedInputs) -> list[int]:
-    values, shown = (
-        found.prediction.typicality,
-        min(max(_SHOWN, found.alarms.raised if found.alarms else 0), _MOST_ALARMS),
-    )
+    values, raised = found.prediction.typicality, found.alarms.raised if found.alarms else 0
+    shown = min(max(_SHOWN, raised), _MOST_ALARMS)
     score = values if values is not None else -found.doubt
     return score.nan_to_num(nan=-math.inf).argsort(stable=True)[:shown].tolist()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from ...core.text import duration, initial, size
+from ...core.text import duration, initial, plural, size
 from ...core.text import tick as plain_tick
 from ...files.schema import (
     CURVES,
@@ -51,7 +51,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     for name, each in rows.items() if own else ():
         of = f"{initial(measure.title)} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
-        charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals", most[name])))
+        title = name or initial(wording.header(measure))
+        charts.append(Chart(title, method_plot(each, measure, shown, f"{of}, with 95 % intervals", most[name])))
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
     note_below = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
@@ -108,7 +109,7 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
     caption += "Budgets differ, so nothing is tested." if unequal else f"{p}and the p-value dark."
     about = f"Differences in {measure.title} between methods, pairs: {{}}, with simultaneous 95 % intervals"
     return [
-        Chart(wording.header(measure), forest(part, measure, about.format(len(part))), caption)
+        Chart(f"Differences in {wording.header(measure)}", forest(part, measure, about.format(len(part))), caption)
         for part in parts
         if part
     ]
@@ -189,7 +190,7 @@ def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> floa
     return sum(known) / unit if len(known) == len(keys) else None
 
 
-def facts(record: Comparison) -> list[tuple[str, str]]:
+def facts(record: Comparison) -> list[str]:
     """Return the size and the cost of the comparison."""
     silos_of = {len(run.silos) for run in record.runs(status="done") if run.silos}
     seconds = [run.seconds for run in record.cells if run.seconds is not None]
@@ -198,16 +199,16 @@ def facts(record: Comparison) -> list[tuple[str, str]]:
     most = [share for setting in record.columns if (share := verdicts.beside(record, setting, judged))]
     name = "always most frequent class" if predicted(record.measures) == "classes" else "without inputs"
     found = [
-        (name, " or ".join(dict.fromkeys(most))),
-        ("methods", str(len(record.rows))),
-        ("settings", str(len(record.columns)) if len(record.columns) > 1 else ""),
-        ("seeds", str(len(record.seeds))),
-        ("silos", " or ".join(map(str, sorted(silos_of)))),
-        ("runs", str(len(record.cells))),
-        ("total time of runs", duration(sum(seconds)) if seconds else ""),
-        ("sent in total", size(sum(sent)) if any(sent) else ""),
+        f"{name}: {' or '.join(dict.fromkeys(most))}" if most else "",
+        plural(len(record.rows), "method"),
+        plural(len(record.columns), "setting") if len(record.columns) > 1 else "",
+        plural(len(record.seeds), "seed"),
+        f"{' or '.join(map(str, sorted(silos_of)))} silos" if silos_of else "",
+        plural(len(record.cells), "run"),
+        f"{duration(sum(seconds))} in total" if seconds else "",
+        f"{size(sum(sent))} sent" if any(sent) else "",
     ]
-    return [(name, value) for name, value in found if value]
+    return [each for each in found if each]
 
 
 _TEMPLATE = "comparison/comparison.html.j2"

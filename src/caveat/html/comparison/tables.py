@@ -15,14 +15,12 @@ from ...files.schema import (
     IntervalRecord,
     Measure,
     Setting,
-    predicted,
 )
-from ..diagrams import interval_cell
-from ..svg import element, limits, swatch
+from ..svg import element, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording
 from .budgets import pairs_of, range_of, trained, unequal_budgets
-from .verdict import WITHOUT, baseline, gap_between
+from .verdict import gap_between
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the tried values: a better value may be beyond"
@@ -39,7 +37,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         words("runs", map(_runs, runs), "done, out of all planned"),
         column("rounds", (range_of(rounds[row.name]) if row.name in rounds else "" for row in record.rows)),
         _measured(record, setting, record.measures[0]),
-        *_forest(record, setting, record.measures[0])[: 1 if unequal else None],
+        *([] if unequal else _gaps(record, setting, record.measures[0])),
         *(_measured(record, setting, measure) for measure in record.measures[1:] if measure.figure in _MAIN),
         _ranked(record, setting, record.measures[0])[0],
         column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
@@ -87,26 +85,17 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
     return column(wording.header(measure) + _ARROWS[measure.higher], cells, of)
 
 
-def _forest(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
-    """Return the intervals of a metric on one scale, and each method's difference to the best one."""
+def _gaps(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
+    """Return each method's difference to the best one."""
     results = record.results(setting, measure)
-    found = [record.result(row, setting, measure) for row in record.rows]
-    order, shown = wording.ranked(results.rows, measure), limits(wording.known(found), measure.percent)
-    most, short = baseline(record, setting, measure), WITHOUT[predicted(record.measures)][1]
-    bars = [
-        interval_cell(dot, shown, most, f"{one.row}: {wording.bracketed(measure, one)}")
-        if shown and (dot := wording.dot(one))
-        else ""
-        for one in found
-    ]
-    columns = [words("interval", bars, f"the same with its interval, on one scale; a tick is {short}")]
+    order = wording.ranked(results.rows, measure)
     if len(order) < 2 or measure.higher is None:
-        return columns
+        return []
     best, cells = order[0].row, list[str]()
     for row in record.rows:
         pair = None if row.name == best else gap_between(results.pairs, best, row.name, measure)
         cells.append("" if pair is None or pair.mean is None else _behind(measure, pair))
-    return [*columns, column(f"behind {best}", cells, "with simultaneous 95 % interval, and corrected p")]
+    return [column(f"behind {best}", cells, "with simultaneous 95 % interval, and corrected p")]
 
 
 def _behind(measure: Measure, pair: DifferenceRecord) -> str:

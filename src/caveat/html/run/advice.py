@@ -62,10 +62,11 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None) 
         foreign_step,
     ]
     steps += [None if instead else _leaving(run), None if local else alone]
+    found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
         check = ", and have a person decide those with an alarm" if familiarity(run) and not foreign_step else ""
-        steps.insert(-1, predicting(run, where[0], check))
-    return [each for each in steps if each][:_MOST_STEPS]
+        found_steps.append(predicting(run, where[0], check))
+    return found_steps
 
 
 def below(run: RunFolder) -> WarningRecord | None:

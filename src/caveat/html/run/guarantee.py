@@ -10,8 +10,10 @@ from statistics import NormalDist
 from ...core.text import decimal, initial, joined, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, GuaranteeRecord, Metrics, SiloRecord, Stream, SubgroupRecord, Summary
-from ...uncertainty.statistical_tests import score_interval
+from ...uncertainty.statistical_tests import binomial_tail, score_interval
 from ..templates import Cell, Table, column, table, words
+
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,8 @@ def promise(run: RunFolder) -> Promise | None:
         verdict = "So the run abstains from every input; predictions have the label of the last model."
         return Promise(statement, verdict, True, None)
     test = kept(run.summary)
-    verdict = _unbroken(f"{_verdict(found, test)} {outside}".rstrip())
+    none = "No test input was answered. " if test and test.risk is None else ""
+    verdict = _unbroken(f"{none}{_ABOUT} {outside}".rstrip())
     alarm = bool(outside) or (test is not None and test.missed(found.risk))
     return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None)
 
@@ -234,13 +237,9 @@ def exceeding(summary: Summary) -> list[str]:
     silos = [silo for silo in own if silo.promise and silo.promise.whose == "silo"] if own else summary.silos
     if summary.guarantee is None or not silos:
         return []
-    risk, z = summary.guarantee.risk, NormalDist().inv_cdf(1 - 0.025 / len(silos))
-    tested = [(silo.name, kept_by([silo])) for silo in silos]
-    return [
-        name
-        for name, found in tested
-        if found and found.risk is not None and score_interval(found.risk, found.effective, z)[0] > risk
-    ]
+    tested = [(silo.name, alone(silo.test, silo.n_test or 0)) for silo in silos]
+    level, risk = _LEVEL / len(silos), summary.guarantee.risk
+    return [name for name, found in tested if found and binomial_tail(found.wrong, found.answered, risk) < level]
 
 
 def _told(silos: list[SiloRecord], broken: list[str]) -> str:
@@ -289,25 +288,6 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-def _verdict(found: GuaranteeRecord, test: Kept | None) -> str:
-    if test is None:
-        return _ABOUT
-    if test.risk is None:
-        return f"No test input was answered. {_ABOUT}"
-    low, high = test.interval
-    mixed = ", silos weighted as in calibration," if test.weighted else ""
-    share = f"On the test split{mixed} {percent(test.risk)} of the answered inputs are wrong "
-    share += f"(95 % interval {percent(low)} to {percent(high)}), "
-    if test.risk <= found.risk:
-        return f"{share}compatible with the guarantee. {_ABOUT}"
-    if low <= found.risk:
-        level = f"at its confidence, {100 * found.confidence_level:.6g} % (one-sided)"
-        how = f"chance {'does not explain' if test.doubtful(found) else 'explains'} the excess {level}"
-        return f"{share}more than guaranteed; {how}. {_ABOUT}"
-    unlucky = f"{100 * (1 - found.confidence_level):.6g} % of calibration samples"
-    return f"{share}more than guaranteed, which a guarantee at this confidence level allows for {unlucky}. {_ABOUT}"
-
-
 _ABOUT = (
     "The guarantee covers inputs like the calibration inputs, in the same mixture of silos: neither a single silo "
     "nor inputs that silos do not know."
@@ -322,9 +302,11 @@ def _compared(found: GuaranteeRecord, test: Kept, verdict: str) -> Table | None:
         Cell(_wrong(test), above),
     ]
     answered = ["", _share(found.answered, found.total), _answered(test)]
+    interval = "" if test.risk is None else "{} to {}".format(*map(percent, test.interval))
     columns = [
         words("", ["guaranteed", "calibration", "test"]),
         column("errors among answered", errors, "all silos together"),
+        column("95 % interval", ["", "", interval], "of other test inputs"),
         column("answered", answered, "all silos together"),
     ]
     return table(columns, verdict)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from ...core.text import percent, plural, signed, size
 from ...files import RunFolder
-from ..svg import element
+from ..templates import Statement
 from .classification import MOST_ROWS, gap_to, one_class
 from .guarantee import kept, promise_clause
 from .rounds import total_time
@@ -16,7 +16,7 @@ from .rounds import total_time
 @dataclass(frozen=True)
 class Overview:
     sentence: Markup
-    notes: Sequence[str]
+    notes: Sequence[Statement]
 
 
 def overview(run: RunFolder) -> Overview | None:
@@ -78,15 +78,15 @@ def _answering(run: RunFolder) -> Markup | None:
     return found + f"; it abstains from the other {test.inputs - test.answered:,}.{promise_clause(run)}"
 
 
-def _notes(run: RunFolder) -> list[str]:
+def _notes(run: RunFolder) -> list[Statement]:
     return [_compared(run, name, other) for name, other in run.comparable.items()]
 
 
-def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
+def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
     """Return the mean difference over common silos, and whether chance explains it."""
     gap = gap_to(run, other)
     if gap is None:
-        return f"No silo has {run.split} metrics of both {run.title} and {name}."
+        return Statement("open", f"No silo has {run.split} metrics of both {run.title} and {name}.")
     direction = "ahead" if gap.value >= 0 else "behind"
     said = f"Compared with {name} ({percent(other.mean.accuracy)}) it is {abs(100 * gap.value):.1f} points {direction}"
     said += " in mean accuracy over silos"
@@ -95,24 +95,25 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
         said += f" (95 % interval {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         more, none = "more than chance over silos", "no more than chance explains: neither is shown to be better"
         said += f", {f'{more} explains' if gap.clear else none}"
-    return f"{said}."
+    kind = "open" if not gap.clear else "good" if gap.value > 0 else "bad"
+    return Statement(kind, f"{said}.")
 
 
-def headline(run: RunFolder) -> list[tuple[str, str]]:
+def headline(run: RunFolder) -> list[str]:
     """Return the size and the cost of the run."""
     count, summary = len(run.silos), run.summary
-    of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
+    of = f" of {count + len(run.absent):,}" if run.absent else ""
     # the sum of the ledger, if there is one
     counted = summary.traffic.bytes_up if summary and summary.traffic else None
     sent = run.sent.total.bytes if summary and run.sent else counted
     rounds = run.record.rounds if run.record else []
     seconds = sum(summary.seconds.values()) if summary else 0
-    early = Markup(" ") + element("small", "stopped early") if summary and summary.stopped else ""
-    begun = Markup(" ") + element("small", f"started with {rounds[0]}") if rounds else ""
+    early = ", stopped early" if summary and summary.stopped else ""
+    begun = f", started with {rounds[0]}" if rounds else ""
     found = [
-        ("silos", escape(f"{count:,}") + of if count else ""),
-        ("rounds", escape(run.rounds_run) + early + begun),
-        ("sent by silos", size(sent) if sent else ""),
-        ("time", total_time(seconds) if seconds else ""),
+        f"{plural(count, 'silo')}{of}" if count else "",
+        f"{plural(run.rounds_run, 'round')}{early}{begun}",
+        f"{size(sent)} sent by silos" if sent else "",
+        total_time(seconds) if seconds else "",
     ]
-    return [each for each in found if each[1]]
+    return [each for each in found if each]

@@ -11,6 +11,7 @@ from markupsafe import escape
 from ...files import RunFolder, can_go_back, read_run, write_bytes
 from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
+from ..templates import worst_first
 from .classification import classification, own_metrics
 from .decisions import ABOUT, OWN, decisions
 from .familiarity import familiarity
@@ -147,11 +148,12 @@ def render(run: RunFolder) -> str:
 
 def _parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name; None for a part without data."""
-    gallery, first = within_budget(run.gallery), trust(run)
+    gallery, first, found = within_budget(run.gallery), trust(run), overview(run)
     warnings, steps = run.summary.warnings if run.summary else (), first.advice if first else ()
     return {
-        "overview": overview(run),
-        "trust": first,
+        "overview": found,
+        "steps": steps,
+        "verdicts_of": worst_first([*(first.lines if first else ()), *(found.notes if found else ())]),
         "promise": promise(run),
         "certainty": right_and_wrong(run),
         "risk_coverage": risk_coverage(run),

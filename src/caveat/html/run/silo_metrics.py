@@ -19,6 +19,7 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("brier", "Brier", decimal, "squared distance between probabilities and outcome; lower is better"),
     ("auroc_error", "AUROC error", decimal, "how well uncertainty detects errors; 0.5 is chance, 1 is best"),
     ("augrc", "AUGRC", decimal, "area under the generalized risk-coverage curve; lower is better"),
+    ("auroc", "AUROC", decimal, "mean over classes; 0.5 is chance, 1 is best"),
     ("balanced_accuracy", "balanced accuracy", percent, "of the most probable class"),
     ("f1", "F1", decimal, "of the most probable class"),
     ("average_precision", "average precision", decimal, "chance is the share of the class, 1 is best"),

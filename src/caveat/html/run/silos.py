@@ -166,14 +166,23 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         SiloColumn("ECE (chance)", [_ece(silo.test) for silo in silos], _ECE),
         SiloColumn("to training alone", list(map(_alone, rows)), "points of accuracy"),
         SiloColumn("to most frequent class", list(map(_gain, rows)), "points of accuracy"),
-        SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
-        SiloColumn(
-            "specificity", [_share(row.of.specificity) for row in rows], "share of the others that are not called so"
+        *(
+            _of_class(rows)
+            if run.summary and run.summary.classification and run.summary.classification.positive
+            else ()
         ),
-        SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
         SiloColumn("wrong among answered", [_wrong_answers(run, row, row.silo.name in above) for row in rows]),
         SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
+    ]
+
+
+def _of_class(rows: Sequence[SiloRow]) -> list[SiloColumn]:
+    of = "share of the others that are not called so"
+    return [
+        SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
+        SiloColumn("specificity", [_share(row.of.specificity) for row in rows], of),
+        SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
     ]
 
 
@@ -272,6 +281,13 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     if not known:
         return None
     known.sort(key=lambda each: -each[0].value)
+    better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
+    worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
+    about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
+    about = about if better or worse else f"No interval of {plural(len(known), 'silo')} excludes 0"
+    if len(known) > 2 * WORST + 4:
+        about += f"; the {WORST} at either end are drawn"
+        known = [*known[:WORST], *known[-WORST:]]
     ends = [end for dot, _ in known for end in dot.known]
     values = ticks(min(0.0, *ends), max(0.0, *ends))
     layout = lay_out([("", [name for _, name in known])], 17.0, (values[0], values[-1]), most=22)
@@ -281,10 +297,6 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
         group(dot.note, dots(frame, 0, [(dot, y)], 3.6), class_="c0", name=name)
         for (dot, name), y in zip(known, layout.at, strict=True)
     ]
-    better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
-    worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
-    about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
-    about = about if better or worse else f"No interval of {plural(len(known), 'silo')} excludes 0"
     label = f"Accuracy of the federation less training alone. {about}. "
     label += "; ".join(dot.note for dot, _ in [*known[:3], *known[3:][-3:]])
     written_ticks = written(values, lambda value: signed(tick(100 * value)) if value > 0 else tick(100 * value))
