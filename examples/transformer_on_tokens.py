@@ -1,4 +1,4 @@
-"""A custom model: a transformer on token ids. Each digit is a text of 64 ids, the grey levels of its pixels.
+"""A custom model: a transformer on token ids. Each digit is a text of 64 ids, the gray levels of its pixels.
 
 python examples/transformer_on_tokens.py [METHOD ...]
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import caveat
 
-WORDS, LENGTH, WIDTH = 18, 64, 32  # id 0 is padding, grey levels are 1 to 17
+WORDS, LENGTH, WIDTH = 18, 64, 32  # id 0 is padding, gray levels are 1 to 17
 
 
 class Encoder(nn.Module):

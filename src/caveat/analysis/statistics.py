@@ -4,8 +4,8 @@ Silos of one seed share a partition, initial weights and a model, so their metri
 seeds are. Everything here is in closed form and draws no random numbers.
 
 The interval of a method's mean is about retraining with other seeds on these silos and test inputs; silos are fixed. If
-silos differ ten times as much as seeds, an interval contains the mean over all possible silos in 70 to 79 % of cases
-with 3 seeds and in 45 to 51 % with 10 (5 to 20 silos): more seeds narrow the interval for these silos only.
+silos differ much more than seeds, an interval contains the mean over all possible silos less often than its level. More
+seeds make this worse, because they narrow the interval for these silos only.
 
 For a difference between two methods, seeds and test inputs are both random, because seeds share some or all inputs. A
 test over seeds alone holds for these inputs only, and finds differences between methods that are equal on other inputs.
@@ -51,10 +51,7 @@ def interval(values: Values, confidence: float = 0.95, steps: Steps | None = Non
     the degrees of freedom are Satterthwaite's (1946). B includes W: counting W twice keeps the interval from collapsing
     if a few seeds agree by chance.
 
-    Simulated coverage at nominal 95 %, with normal effects of seeds and of silos within seeds (5, 9, 20 silos; effects
-    of seeds from none to far above those of silos): 88-99 % with 2 seeds, 93-99 % with 3, 95-99 % with 5 or more; about
-    the same for exponential effects of silos. The percentile bootstrap has 52-96 % with 2 seeds, 74-97 % with 3. Silos
-    count as independent draws per seed; if seeds share silos, an interval for other silos would be wider.
+    Silos count as independent draws per seed; if seeds share silos, an interval for other silos would be wider.
 
     With one seed the interval is Student's over its silos and does not hold for other seeds; with one silo per seed,
     it is Student's over seeds. A single value has the interval NaN, NaN; without any value the mean is NaN, too. If all
