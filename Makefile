@@ -25,9 +25,10 @@ check: $(INSTALLED)  ## lint, format, types and layers
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
+# Bytecode is kept because a dozen processes import caveat.
 docs: $(INSTALLED)  ## the site: build/site/index.html; warnings are errors
 	@rm -rf build/site
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -j auto -q -W --keep-going -d build/doctrees docs build/site
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -j auto -q -W --keep-going -d build/doctrees docs build/site
 	$(BIN)/python docs/check_site.py build/site
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md

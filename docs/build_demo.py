@@ -71,7 +71,7 @@ def model(out: Path, work: Path) -> dict[str, object]:
     shutil.copy(dist / "ort.wasm.min.js", out / "ort.js")
     packed = {"wasm": dist / f"{RUNTIME}.wasm", "glue": dist / f"{RUNTIME}.mjs", "model": file}
     strings = {
-        name: base64.b64encode(gzip.compress(path.read_bytes(), mtime=0)).decode() for name, path in packed.items()
+        name: base64.b64encode(gzip.compress(path.read_bytes(), 6, mtime=0)).decode() for name, path in packed.items()
     }
     (out / "packed.js").write_text(f"window.caveatDemo.packed = {json.dumps(strings)};\n")
     images = silos.to_image(silos["silo-0"].test.x[:30])[..., 0]

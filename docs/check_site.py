@@ -5,8 +5,10 @@ python docs/check_site.py build/site
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -35,10 +37,12 @@ class Page(HTMLParser):
 
 def problems(site: Path) -> list[str]:
     """Return a line per dead link, and per file that a page or a style sheet loads from another host."""
+    site = Path(os.path.normpath(site))
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
+    exists = cache(Path.exists)
     for path, page in pages.items():
-        for address in page.links + page.loaded:
+        for address in dict.fromkeys(page.links + page.loaded):
             parts = urlsplit(address)
             if parts.scheme in ("http", "https") or parts.netloc:
                 if address in page.loaded:
@@ -46,11 +50,11 @@ def problems(site: Path) -> list[str]:
                 continue
             if parts.scheme:  # data, mailto
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path.resolve()
-            if not target.exists():
+            target = Path(os.path.normpath(path.parent / unquote(parts.path))) if parts.path else path
+            if not exists(target):
                 found.append(f"{path.relative_to(site)}: no file for {address}")
             elif parts.fragment and target.suffix == ".html":
-                there = pages.get(site / target.relative_to(site.resolve()))
+                there = pages.get(target)
                 if there is not None and unquote(parts.fragment) not in there.anchors:
                     found.append(f"{path.relative_to(site)}: no anchor for {address}")
     for path in site.rglob("*.css"):

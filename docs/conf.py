@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
 import generated  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 from sphinx.ext.napoleon import Config, NumpyDocstring  # noqa: E402
+from sphinx.search.en import SearchEnglish  # noqa: E402
 
 import caveat  # noqa: E402
 
@@ -73,13 +76,35 @@ def sections(app: Sphinx, what: str, name: str, found: object, options: object, 
         lines[:] = NumpyDocstring(lines, Config(napoleon_use_rtype=False), app, what, name, found, options).lines()
 
 
+def is_outside(page: str) -> bool:
+    """Return whether a page is not in the sidebar because another page lists it."""
+    return page.startswith(("results/tables/", "reference/api/")) and page != "reference/api/index"
+
+
 def outside_navigation(app: Sphinx, document: object) -> None:
     """Keep 110 pages that others list out of the sidebar, which takes most of the build, and tables out of search."""
     page = app.env.docname
-    if page.startswith(("results/tables/", "reference/api/")) and page != "reference/api/index":
+    if is_outside(page):
         app.env.metadata[page]["orphan"] = True
     if page.startswith("results/tables/"):
         app.env.metadata[page]["nosearch"] = True
+
+
+SIDEBARS: dict[str, str] = {}
+"""The sidebar of the pages outside the navigation, by folder."""
+
+
+def same_sidebar(app: Sphinx, page: str, template: str, context: dict[str, Any], document: object) -> None:
+    """Make the sidebar of pages that are not in it once per folder: it has the same links, and marks no page."""
+    if is_outside(page):
+        folder, toctree = page.rpartition("/")[0], context["toctree"]
+        context["toctree"] = lambda **options: SIDEBARS.get(folder) or SIDEBARS.setdefault(folder, toctree(**options))
+
+
+class English(SearchEnglish):
+    """The stemmer of the search index, which computes the stem of a word once."""
+
+    stem = cache(SearchEnglish.stem)
 
 
 def next_to_pages(app: Sphinx, error: Exception | None) -> None:
@@ -102,6 +127,8 @@ def setup(app: Sphinx) -> None:
     command = [sys.executable, str(HERE / "build_demo.py"), str(Path(app.outdir) / "_static" / "demo")]
     path = os.pathsep.join(filter(None, (str(HERE.parent / "src"), os.environ.get("PYTHONPATH"))))
     DEMO.append(Popen(command, stderr=PIPE, text=True, env={**os.environ, "PYTHONPATH": path}))
+    app.add_search_language(English)
+    app.connect("html-page-context", same_sidebar, priority=400)  # before furo, which makes the sidebar
     app.connect("build-finished", next_to_pages)
     app.connect("autodoc-skip-member", skipped)
     app.connect("autodoc-process-docstring", sections)

@@ -16,9 +16,9 @@ def silos(seed: int) -> caveat.data.Silos:
 
 
 methods = {
-    name: caveat.METHODS[name](rounds=5, training=caveat.Training(batch_size=32, lr=0.003))
+    name: caveat.METHODS[name](rounds=3, training=caveat.Training(batch_size=32, lr=0.003))
     for name in ("local", "fedavg", "ditto")
 }
 folder = tempfile.mkdtemp()
-found = caveat.compare(silos, methods, seeds=(0, 1), out=folder, model=caveat.ModelSettings(name="mlp"), every=5)
+found = caveat.compare(silos, methods, seeds=(0, 1), out=folder, model=caveat.ModelSettings(name="mlp"), every=3)
 print(found)

@@ -51,9 +51,9 @@ silos = caveat.data.from_arrays(
     {f"silo-{k}": (new[k::3], label[k::3]) for k in range(3)},
     normalize=caveat.data.Normalize(mean=(0.5,), std=(0.5,)),
 )
-method = caveat.FedAvg(rounds=15, training=caveat.Training(optimizer="sgd", lr=0.03, momentum=0.9, batch_size=16))
+method = caveat.FedAvg(rounds=6, training=caveat.Training(optimizer="sgd", lr=0.03, momentum=0.9, batch_size=16))
 for frozen in (True, False):
     model = caveat.ModelSettings(encoder=pretrained, frozen=frozen, hidden=0)
-    run = caveat.run(silos, method, model=model, every=15)
+    run = caveat.run(silos, method, model=model, every=6)
     sent = run.summary["traffic"]["bytes_up"] / 1000
     print(f"frozen = {frozen}: accuracy {run.summary['mean']['accuracy']:.3f}, {sent:.0f} kB sent by all silos")

@@ -2,7 +2,7 @@
 Time series, and silos with different sensors
 =============================================
 
-The sensor of one silo uses different units. FedBN keeps batch normalisation at the silo; FedAvg averages it.
+The sensor of one silo uses different units. FedBN keeps batch normalization at the silo; FedAvg averages it.
 """
 
 from sklearn.datasets import load_digits

@@ -39,11 +39,11 @@ command = [sys.executable, "-m", "caveat", "serve", str(folder), "--silo", "nort
 server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 body = json.dumps({"rows": [{"age": 61, "creatinine": 0.9}, {"age": 61, "creatinine": 999}]}).encode()
 request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, headers={"content-type": "application/json"})
-for _ in range(600):
+while server.poll() is None:
     try:
         answer = json.load(urllib.request.urlopen(request))
         break
-    except OSError:
+    except OSError:  # it is still starting
         time.sleep(0.1)
 server.terminate()
 server.wait()

@@ -6,15 +6,15 @@ Watch for change
 run it, the probability of ever raising a false alarm is at most 1 %.
 """
 
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from typer.testing import CliRunner
 
 import caveat
+from caveat.cli.main import app
 
 folder = Path(tempfile.mkdtemp())
 rng = np.random.default_rng(0)
@@ -34,10 +34,10 @@ run = caveat.run(silos, caveat.FedAvg(rounds=8), out=folder / "run", every=8)
 def watch(table: pd.DataFrame) -> None:
     """Show the command's output for a batch of new rows."""
     table.drop(columns="outcome").to_csv(folder / "batch.csv", index=False)
-    command = [sys.executable, "-m", "caveat", "watch", str(folder / "run"), "--silo", "north"]
-    state = ["--state", str(folder / "watch.json")]
-    done = subprocess.run([*command, str(folder / "batch.csv"), *state], capture_output=True, text=True, check=False)
-    print((done.stdout + done.stderr).replace(str(folder), "..."), f"exit status {done.returncode}")
+    state = str(folder / "watch.json")
+    command = ["watch", str(folder / "run"), "--silo", "north", str(folder / "batch.csv"), "--state", state]
+    done = CliRunner().invoke(app, command)
+    print(done.output.replace(str(folder), "..."), f"exit status {done.exit_code}")
 
 
 # %%
