@@ -76,8 +76,11 @@ class Recorded:
 
     def patterns(self, most: int = 3) -> Iterator[bytes]:
         """Yield a silo's numbers in the forms in which they could leave it: as the bytes of its tensors, of fixed-point
-        numbers and as text. Left out are numbers that others could have by chance, such as counts, and those that are
-        the sum, because all other silos have 0."""
+        numbers and as text. Left out are numbers that others could have by chance (`is_telling`), such as counts, and
+        those that are the sum, because all other silos have 0."""
+        yield from filter(is_telling, self._forms(most))
+
+    def _forms(self, most: int) -> Iterator[bytes]:
         for silo, payload in self.payloads.items():
             for group, named in payload.items():
                 for name, tensor in named.items():
@@ -91,6 +94,13 @@ class Recorded:
                     yield from (repr(each).encode() for each in flat.double().tolist())
                     if len(flat) > 1:
                         yield flat[:2].numpy().tobytes()
+
+
+def is_telling(pattern: bytes) -> bool:
+    """Return whether a pattern has six distinct bytes or more. Patterns with fewer may be in the memory of any program:
+    3.9999999999999996 (the bytes ff ff ff ff ff ff 0f 40), 593.33333333333335 as text, and integers of 32 bits. Of
+    eight random bytes, fewer than six are distinct in one of 16,000 cases."""
+    return len(set(pattern)) >= 6
 
 
 def where(patterns: Iterable[bytes], places: Iterable[tuple[str, bytes]]) -> list[str]:
