@@ -10,3 +10,4 @@ chmod 700 keys
 [[ ! -e keys/$1 ]] || { echo "keys/$1 exists" >&2; exit 2; }
 ssh-keygen -q -t ecdsa -b 384 -N "" -C "$1" -f "keys/$1"
 echo "keys/$1.pub goes to the server; keys/$1 stays here"
+echo "fingerprint, which others compare with their logs: $(ssh-keygen -lf "keys/$1.pub" | cut -d " " -f 2)"
