@@ -72,7 +72,7 @@ class SignedName:
     def _pin(self, silo: SiloId, key: str) -> None:
         known = record_of(self.pins, PeersFile) or PeersFile()
         write_record(self.pins, PeersFile(keys={**known.keys, silo: key}), lasting=True, opener=privately)
-        told = f"caveat: silo {self.silo!r} knows silo {silo!r} by key {key} from now on; ask there whether it is theirs"
+        told = f"caveat: silo {self.silo!r} knows silo {silo!r} by key {key} from now on; compare it there"
         print(escaped(told), file=sys.stderr, flush=True)
 
 
