@@ -37,8 +37,8 @@ def duplicates(rows: int, share: float, records: int, wrong_share: float, moved:
         x = draw.normal(size=(rows, 3)).astype(np.float32)
         x[record >= 0] = record[record >= 0, None]
         y = np.where(record >= 0, record % 2, draw.integers(2, size=rows))
-        development, test = reserve_test(y, SPLIT.test, draw)
-        parts = development_splits(y[development], SPLIT, "a", draw)
+        development, test = reserve_test(rows, SPLIT.test, draw)
+        parts = development_splits(len(development), SPLIT, "a", draw)
         splits = {name: development[index] for name, index in parts.items()} | {"test": test}
         if moved:
             splits = dict(together(Pool(x=x, y=y, classes=("a", "b"), domain="a"), splits))

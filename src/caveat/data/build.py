@@ -322,7 +322,7 @@ def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index
     if len(pool.y) < 2:
         raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 for the four splits")
     rng = _generator(seed, "reserve", domain.silos[0])
-    return reserve_test(unit_labels(pool), settings.split.test, rng, unit_times(pool))
+    return reserve_test(len(unit_labels(pool)), settings.split.test, rng, unit_times(pool))
 
 
 def _known(y: LabelArray, index: Index) -> Index:
@@ -347,7 +347,7 @@ def _chosen(
     chosen = []
     for name, mine, test in zip(domain.silos, trains, tests, strict=True):
         rng, order = _generator(seed, "split", name), None if time is None else time[mine]
-        splits = development_splits(y[mine], settings.split, name, rng, order)
+        splits = development_splits(len(mine), settings.split, name, rng, order)
         indices: Splits = {split: mine[index] for split, index in splits.items()} | {"test": test}
         indices = {split: _known(pool.y, samples_of(pool, units)) for split, units in indices.items()}
         if rearrange is not None:

@@ -1,8 +1,7 @@
-"""Quantities and times as targets: their values, ranks that splits are stratified by, and bars.
+"""Quantities and times as targets: their values, ranks, and bars.
 
-Splits are drawn before the bars are known, because bars depend on the training targets of all silos. So splits are
-stratified by the ranks of a silo's own targets, and labels become bars afterwards. Censored times are negative, so
-they have other ranks than times of events.
+Splits are drawn before the bars are known, because bars depend on the training targets of all silos. Until then, labels
+are the ranks of a silo's own targets. Censored times are negative, so they have other ranks than times of events.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .tables.formats import TRUTH, number
 
 Fit = TypeVar("Fit", bound=Quantity | None)
 STRATA = 5
-"""Maximum number of groups of ranks that splits are stratified by."""
+"""Maximum number of groups of ranks."""
 CLASSES = tuple(f"ranks {k}" for k in range(STRATA))
 """Names of these groups, which are the classes of a pool until its targets become bars."""
 MOST = 10**9

@@ -39,43 +39,34 @@ Rearrange = Callable[[Pool, Splits], Splits]
 """Changes the splits of a pool after they are drawn."""
 
 
-def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator, time: Array | None = None) -> list[Index]:
-    """Return positions in `y` for stratified parts of the given sizes, or for parts in the order of `time`.
+def draw_parts(count: int, sizes: Sequence[int], rng: np.random.Generator, time: Array | None = None) -> list[Index]:
+    """Return positions among `count` units for parts of the given sizes, at random or in the order of `time`. Remaining
+    positions are dropped.
 
-    Rows of all classes are drawn for any part, so the first part can lack a class with few rows: guarantees need
-    calibration and test rows that are drawn like new inputs. A row per class that is always in the first part would
-    make a class with few rows rarer in the others, at every silo. Remaining positions are dropped.
+    Parts are not stratified by class. Guarantees need calibration and test rows that are drawn like new inputs,
+    whatever the training rows are. Stratified parts have the training rows' class frequencies, which a model of a small
+    silo has learned, so its errors there are fewer than its errors on new inputs.
     """
-    ends = np.cumsum(sizes)
-    if time is not None:
-        by_time = np.argsort(time, kind="stable")
-        return [np.sort(by_time[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
-    order = rng.permutation(len(y))
-    place = np.empty(len(y))
-    for label in np.unique(y):
-        members = order[y[order] == label]
-        place[members] = (np.arange(len(members)) + rng.random()) / len(members)
-    by_place = order[np.argsort(place[order], kind="stable")]
-    return [np.sort(by_place[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+    order = rng.permutation(count) if time is None else np.argsort(time, kind="stable")
+    return [np.sort(order[end - size : end]) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
 
 
-def reserve_test(
-    y: LabelArray, share: float, rng: np.random.Generator, time: Array | None = None
-) -> tuple[Index, Index]:
-    """Return positions for development and for testing, for a source without a test part."""
-    test = min(max(1, round(len(y) * share)), len(y) - 1)
-    development, held_out = stratified(y, (len(y) - test, test), rng, time)
+def reserve_test(count: int, share: float, rng: np.random.Generator, time: Array | None = None) -> tuple[Index, Index]:
+    """Return positions among `count` units for development and for testing, for a source without a test part."""
+    test = min(max(1, round(count * share)), count - 1)
+    development, held_out = draw_parts(count, (count - test, test), rng, time)
     return development, held_out
 
 
 def development_splits(
-    y: LabelArray, split: Split, silo: str, rng: np.random.Generator, time: Array | None = None
+    count: int, split: Split, silo: str, rng: np.random.Generator, time: Array | None = None
 ) -> dict[str, Index]:
-    """Return positions of the train, validation and calibration splits in a silo's labels without its test split."""
-    sizes = split.sizes(len(y))
+    """Return positions of the train, validation and calibration splits among the `count` units of a silo that are not
+    in its test split."""
+    sizes = split.sizes(count)
     if sizes[0] < 1:
-        raise DataError(f"silo {silo!r}: {len(y)} samples, expected at least 3 in addition to the test split")
-    return dict(zip(NAMES, stratified(y, sizes, rng, time), strict=False))
+        raise DataError(f"silo {silo!r}: {count} samples, expected at least 3 in addition to the test split")
+    return dict(zip(NAMES, draw_parts(count, sizes, rng, time), strict=False))
 
 
 def hashes(silo: Silo) -> dict[str, str]:
