@@ -126,7 +126,7 @@ def test_predictors_take_frames_with_columns_in_any_order() -> None:
     with pytest.raises(DataError, match="inputs: no column 'age'"):
         ask(new.drop(columns="age"))
     with pytest.warns(DataWarning, match="unseen category of sex"):
-        ask(new.assign(sex="X"))
+        ask(new.head(2).assign(sex="X"))
 
 
 def test_declarations_are_those_of_a_configuration() -> None:
