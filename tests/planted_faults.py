@@ -98,8 +98,8 @@ FAULTS = (
     ),
     Fault(
         "splits share a row",
-        "by_place[end - size : end]",
-        "by_place[max(end - size - 1, 0) : end]",
+        "order[end - size : end]",
+        "order[max(end - size - 1, 0) : end]",
         "test_data data",
     ),
     Fault(

@@ -94,7 +94,7 @@ def test_every_method_answers_as_its_run_does(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("name", "uncertainty"), [
-    ("fml", Uncertainty(mc_samples=3, policy="switch", abstain_rate=0.3, max_aleatoric=0.9, set_coverage=0.8)),
+    ("fml", Uncertainty(mc_samples=3, policy="switch", abstain_rate=0.3, max_aleatoric=1.05, set_coverage=0.8)),
     ("fedper", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.6, guarantee_scope="silo")),
     ("apfl", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, set_coverage=0.99, label_shift=True)),
     ("fedavg", Uncertainty(mc_samples=3, source="laplace", policy="switch", score="logit_variance")),

@@ -81,8 +81,8 @@ def test_a_class_with_few_calibration_inputs_is_named_where_coverage_is_by_class
 ) -> None:
     """A tenth of a silo's inputs are of class 0: fewer than the 9 calibration inputs that sets of 90 % take."""
     random = np.random.default_rng(0)
-    y = np.r_[np.zeros(20), np.ones(90), np.full(90, 2)].astype(int)
-    silos = caveat.data.from_arrays({k: (random.normal(size=(200, 2)).astype(np.float32), y) for k in ("a", "b")})
+    y = np.r_[np.zeros(40), np.ones(180), np.full(180, 2)].astype(int)
+    silos = caveat.data.from_arrays({k: (random.normal(size=(400, 2)).astype(np.float32), y) for k in ("a", "b")})
     asked = caveat.Uncertainty(set_coverage=0.9, sets_per_class=per_class)
     every = run(silos, tmp_path, uncertainty=asked).summary.get("warnings", ())
     found = [each for each in every if each["kind"] == "pooled_classes"]

@@ -57,7 +57,7 @@ def test_a_federation_learns_and_says_what_is_foreign(kind: str, from_file: bool
     if not from_file:
         far = IDS[:30] + 40 if kind == "tokens" else SERIES[:30] * 30
         silos = data.with_streams(silos, ood_global=far, per_silo=10)
-    method = caveat.FedAvg(rounds=6, training=TRAINING)
+    method = caveat.FedAvg(rounds=12, training=TRAINING)
     run = caveat.run(silos, method, model=reader if kind == "tokens" else None, out=tmp_path / "run")
     predict, own = run.predictor("silo-0"), silos["silo-0"].test.x
     assert float((predict(own).label == silos["silo-0"].test.y).float().mean()) > 0.9
