@@ -169,10 +169,8 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(dot.note for _, dot in known)
     about = "Marks are estimates, lines their 95 % intervals over seeds, vertical rules the limits. A claim holds if "
     about += "the whole interval is in the gray area, and does not hold if all of it is outside. The scale is an "
-    about += (
-        "exponent of n or a rank correlation, of aleatoric uncertainty its absolute value. Confidence is decided by a "
-    )
-    about += "test below, not by an interval."
+    about += "exponent of n or a rank correlation, of aleatoric uncertainty its absolute value. Confidence has a test "
+    about += "and no interval."
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )

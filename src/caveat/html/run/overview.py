@@ -75,7 +75,7 @@ def _answering(run: RunFolder) -> Markup | None:
     found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly").format(
         title, percent(test.answered / test.inputs), inputs, percent(1 - wrong)
     )
-    return found + f"; it abstains from the other {test.inputs - test.answered:,}.{promise_clause(run)}"
+    return found + f".{promise_clause(run)}"
 
 
 def _notes(run: RunFolder) -> list[Statement]:

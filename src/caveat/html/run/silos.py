@@ -135,13 +135,18 @@ def silo_section(run: RunFolder) -> SiloSection | None:
 
 def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bool = False) -> Table | None:
     """Return a row per silo; with `footer` also a row for the mean over all silos, and one for all inputs."""
-    found = _columns(run, rows)
+    binary = run.summary and run.summary.classification and run.summary.classification.positive
+    found = [each for each in _columns(run, rows) if binary or each.header not in _OF_CLASS]
     ends = _ends(run) if footer else {}
     columns = [
         each._replace(cells=[*each.cells, *ends.get(each.header, ("", ""))]) if footer else each for each in found
     ]
     made = [column(each.header, each.cells, each.help, words=each.words) for each in columns]
     return table(made, caption, [row.silo.name for row in rows], 2 if footer else 0)
+
+
+_OF_CLASS = ("sensitivity", "specificity", "AUROC")
+"""Columns of a single class."""
 
 
 class SiloColumn(NamedTuple):
@@ -166,23 +171,12 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         SiloColumn("ECE (chance)", [_ece(silo.test) for silo in silos], _ECE),
         SiloColumn("to training alone", list(map(_alone, rows)), "points of accuracy"),
         SiloColumn("to most frequent class", list(map(_gain, rows)), "points of accuracy"),
-        *(
-            _of_class(rows)
-            if run.summary and run.summary.classification and run.summary.classification.positive
-            else ()
-        ),
+        SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
+        SiloColumn("specificity", [_share(row.of.specificity) for row in rows], "share of the others not called so"),
+        SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
         SiloColumn("wrong among answered", [_wrong_answers(run, row, row.silo.name in above) for row in rows]),
         SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
-    ]
-
-
-def _of_class(rows: Sequence[SiloRow]) -> list[SiloColumn]:
-    of = "share of the others that are not called so"
-    return [
-        SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
-        SiloColumn("specificity", [_share(row.of.specificity) for row in rows], of),
-        SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
     ]
 
 
