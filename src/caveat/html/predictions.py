@@ -12,7 +12,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from ..core import Decision, Prediction, Reason
-from ..core.text import count, decimal, percent, plain, plural, probability, tick
+from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
 from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
 from .diagrams import histogram_bars
@@ -199,10 +199,9 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("open", f"No alarm is possible: {among}."))
-    if columns := prediction.unlike_columns:
-        told = "; ".join(plain(str(each)) for each in columns[:_MOST_NOTES])
-        more = f"; and {len(columns) - _MOST_NOTES:,} more" if len(columns) > _MOST_NOTES else ""
-        lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}{more}."))
+    if found.unlike:
+        told = listed(found.unlike, _MOST_NOTES)
+        lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
     notes = Counter(note for note in prediction.input_notes if note)
     if notes:
         told = "; ".join(f"{plain(note)} ({number:,})" for note, number in notes.most_common(_MOST_NOTES))

@@ -17,6 +17,7 @@ from ..templates import Cell, Statement, Table, column, table, words, worst_firs
 from .advice import alone_step, predicting
 from .classification import ALONE, gap_to
 from .incidents import failures
+from .overview import headline
 from .rounds import cost_table, curves
 
 SHOWN = 12
@@ -333,6 +334,7 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
         "about": about_times(run),
         "promise": run.summary.guarantee.statement if run.summary and run.summary.guarantee else "",
         "cost_table": cost_table(run),
+        "facts": headline(run),
         "failures": failures(run),
         "training_curves": curves(run, _judged(run)[0]),
         "warnings": run.summary.warnings if run.summary else (),

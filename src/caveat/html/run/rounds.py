@@ -196,7 +196,7 @@ def cost_table(run: RunFolder) -> Table | None:
         return None
     names, totals, each = zip(*rows, strict=True)
     columns = [words("", names), column("in total", totals), column("per round", each)]
-    about = "" if not measuring else " What left the silos, below, lists this by silo and tensor."
+    about = "" if not measuring or run.quantity else " What left the silos, below, lists this by silo and tensor."
     return table(columns, f"Traffic and time of the run.{about}")
 
 
