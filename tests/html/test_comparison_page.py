@@ -50,7 +50,7 @@ def test_every_part_is_there_and_the_contents_lead_to_them(page: Page) -> None:
     ids = {attributes.get("id") for _, attributes in page.elements}
     links = [href[1:] for a in page.all("a") if (href := a["href"] or "").startswith("#")]
     assert set(links) <= ids
-    assert {"table", "differences", "silos", "rounds", "cost", "tuning", "paper", "runs", "again"} <= set(links)
+    assert {"table", "silos", "rounds", "cost", "tuning", "paper", "runs", "again"} <= set(links)
     assert "caveat compare digits --methods uefl,fedavg,fedbn,local --seeds 0..2 --out DIR" in page.text
 
 
