@@ -23,6 +23,7 @@ from .api import load, run
 from .core import CaveatError, ConfigurationError, Data, Method, Prediction, Reason, Silo
 from .core.devices import find_device
 from .core.errors import short_repr
+from .core.prediction import P_VALUES
 from .data import Silos, from_arrays, from_frames
 from .data.tables.frames import Columns, is_frame, is_numeric
 from .methods import METHODS
@@ -105,7 +106,7 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         table["decision"] = np.array(["global", "local", "abstain"], dtype=object)[found.decision]
         table["silo"] = by
         table["reason"] = np.array([reason.name.lower() for reason in Reason], dtype=object)[found.reason]
-        for name in ("familiarity", "nearness", "sureness", "typicality"):
+        for name in P_VALUES:
             table[name] = found.p_values.get(name, np.nan)
         return table
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core import Decision, Prediction
+from ..core.prediction import P_VALUES
 from ..files.schema import AlarmShares, CellEce, CellSilo, KeptPromise
 from ..metrics import contributions, ece, ece_null
 from ..metrics.calibration import calibration_sums
@@ -38,9 +39,6 @@ def figures(arrays: Arrays) -> dict[str, dict[str, Any]]:
         }
         for source, names in silos.items()
     }  # fmt: skip
-
-
-P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
 
 
 def prediction_of(arrays: Arrays, place: str) -> Prediction:

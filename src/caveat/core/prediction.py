@@ -28,6 +28,10 @@ class Decision(IntEnum):
     """Trust no model."""
 
 
+P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
+"""The p-values of a prediction, see its attributes of these names."""
+
+
 class Reason(IntEnum):
     """Why not to rely on a label."""
 
@@ -257,7 +261,7 @@ class Prediction:
     @property
     def p_values(self) -> dict[str, Tensor]:
         """`familiarity`, `nearness`, `sureness` and `typicality`, (N,) each, those that there are."""
-        found = {name: getattr(self, name) for name in ("familiarity", "nearness", "sureness", "typicality")}
+        found = {name: getattr(self, name) for name in P_VALUES}
         return {name: p for name, p in found.items() if p is not None}
 
     @property

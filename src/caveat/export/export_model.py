@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..core import ConfigurationError, RunError, SiloId
 from ..core.errors import one_of
+from ..core.prediction import P_VALUES
 from ..core.settings import path_of
 from ..engines.placement import one_thread
 from ..runs.answering import AnsweringRun, AtSilo
@@ -244,7 +245,7 @@ CLOSE = 1e-4
 """Tolerance of probabilities."""
 TIED = 0.05
 """Maximum share of these inputs whose label, quantity, decision or p-value may differ: those close to a tie."""
-TIES = ("label", "decision", "reason", "familiarity", "nearness", "sureness", "typicality")
+TIES = ("label", "decision", "reason", *P_VALUES)
 """The outputs that may differ close to a tie only."""
 
 

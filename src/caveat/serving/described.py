@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..core import Decision, Reason
+from ..core.prediction import P_VALUES
 from ..export.export_model import Arrays
 from .answers import ServedInputs, ServedModel
 
-P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
 OTHER = ("probs", "label", "decision", "reason", "answered_by", "sets", "log_evidence", *P_VALUES)
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..core import Decision, Payload, Prediction, Replies, SiloContext, State, Tensors, Update
+from ..core.prediction import P_VALUES
 from ..core.silo import SiloInfo
 from ..uncertainty import familiarity, novelty
 from ..uncertainty.histograms import BINS, beside, coarser, edges, histogram
@@ -39,7 +40,6 @@ UNITS = ".units"
 """Suffix of the median and the unit of a stage's distances, or of a model's uncertainties."""
 FOLDS = 20
 """Folds of training inputs, each of which is left out of a density."""
-P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
 
 
 @dataclass(frozen=True)
