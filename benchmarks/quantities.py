@@ -34,6 +34,7 @@ from torch import Tensor, nn
 import caveat
 from caveat import data
 from caveat.core import Payload
+from caveat.core.errors import Diverged
 from caveat.core.settings import frozen_settings
 from caveat.methods.registry import METHODS
 from caveat.nn.models import ModelSettings
@@ -223,17 +224,22 @@ def standardize(names: list[str], seeds: list[int]) -> None:
             print(f"| {name} | {key} | {crps[best]:.2f} | {mae[best]:.2f} | {best:g} |", flush=True)
 
 
-def methods(names: list[str], seeds: list[int]) -> None:
+def validation_crps(name: str, method: str, lr: float) -> float:
+    """Return the CRPS on validation data of seed 100, infinite where training diverges."""
+    try:
+        return figures(name, "bars", 100, lr, "validation", method)["crps"]
+    except Diverged:
+        return math.inf
+
+
+def methods(names: list[str], seeds: list[int], chosen: list[str] | None = None) -> None:
     """Print each method's CRPS in percent of FedAvg's, with few and with many bars, and what the latter add."""
     print("| data | method | learning rate | 8 bars | 64 bars | difference |\n| --- | --- | ---: | ---: | ---: | --- |")
     for name in names:
         reference: dict[str, list[float]] = {}
-        for method in ("fedavg", *(each for each in METHODS if each != "fedavg")):
+        for method in ("fedavg", *(each for each in chosen or METHODS if each != "fedavg")):
             try:
-                tried = {
-                    lr: figures(name, "bars", 100, lr, "validation", method)["crps"]
-                    for lr in SGD.get(method, TRIED[1:])
-                }
+                tried = {lr: validation_crps(name, method, lr) for lr in SGD.get(method, TRIED[1:])}
                 lr = min(tried, key=lambda lr: tried[lr])
                 found = {h: [figures(name, h, s, lr, "test", method)["crps"] for s in seeds] for h in (FEW, MANY)}
             except caveat.CaveatError as error:
@@ -251,22 +257,25 @@ TASKS: dict[str, Callable[[list[str], list[int]], None]] = {
     "heads": heads,
     "bars": numbers,
     "standardize": standardize,
-    "methods": methods,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=[*TASKS, "rates"])
+    parser.add_argument("task", choices=[*TASKS, "methods", "rates"])
     parser.add_argument("data", nargs="?", default=",".join(DATA))
     parser.add_argument("--heads", default="bars,gaussian,squared")
     parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--methods", default="", help="those of the task methods, by default all")
     given = parser.parse_args()
     names = given.data.split(",")
+    seeds = [int(each) for each in given.seeds.split(",")]
     if given.task == "rates":
         tune(names, given.heads.split(","))
+    elif given.task == "methods":
+        methods(names, seeds, [each for each in given.methods.split(",") if each])
     else:
-        TASKS[given.task](names, [int(each) for each in given.seeds.split(",")])
+        TASKS[given.task](names, seeds)
 
 
 if __name__ == "__main__":

@@ -130,10 +130,10 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
 
 
 def test_what_to_do_follows_from_the_verdicts() -> None:
-    assert steps(made(0)) == ["Use the labels of the CSV."]
+    assert steps(made(0)) == ["Use the labels of the CSV. Without an alarm, an answer can still be wrong."]
     step, others = steps(made(3))
     assert step.startswith("Have a person decide 3 inputs")
-    assert others == "Use the labels of the other 17 in the CSV."
+    assert others == "Use the labels of the other 17 in the CSV. Without an alarm, an answer can still be wrong."
     check, person = steps(made(8))
     assert check.startswith("Check units, codes and selection")
     assert person == "Until then, have a person decide 20 inputs."
@@ -195,7 +195,9 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     assert ("Do not rely on these" in said) == ("Check units" in todo[0]) == unlike
     assert unlike == (bool(columns) or (low >= 8 and found.prediction.ranked_among == 99))
     assert any("not finite" in step for step in todo) == bool(undefined)
-    assert (todo == ["Use the labels of the CSV."]) == (all(line.kind == "good" for line in lines) and low == 0)
+    assert (todo == ["Use the labels of the CSV. Without an alarm, an answer can still be wrong."]) == (
+        all(line.kind == "good" for line in lines) and low == 0
+    )
     assert unlike or f"{INPUTS - sum(found.doubtful)} of {INPUTS} inputs answered" in said
 
 
@@ -214,7 +216,7 @@ def test_a_page_of_a_quantity_has_values_with_intervals(event: str) -> None:
     assert ("Predicted median times." if event else "Predicted values.") in page
     assert ("risk_1" in page) == bool(event)
     assert not any(word in page for word in ("nats", "label", "most probable"))
-    assert steps(found)[-1] == "Use the values of the CSV."
+    assert steps(found)[-1] == "Use the values of the CSV. Without an alarm, an answer can still be wrong."
     if not event:
         surest, unsure = _surest(found), _surest(found, last=True)
         assert (surest[0], unsure[0]) == (0, INPUTS - 1)

@@ -234,7 +234,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         return steps
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
     check = f"Check that these inputs are like the silo's own before using the {what}."
-    return [*steps, check if unknown else f"Use the {what}."]
+    return [*steps, check if unknown else f"Use the {what}. Without an alarm, an answer can still be wrong."]
 
 
 def _strips(found: PredictedInputs) -> list[Chart]:

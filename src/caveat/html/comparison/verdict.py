@@ -59,7 +59,6 @@ def verdict(record: Comparison, setting: Setting) -> str:
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
     little = f"No method is more than barely better than the most frequent class ({most}). " * barely(record, setting)
-    others += _best_worst(order, measure)
     return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
 
 
@@ -254,15 +253,6 @@ def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRec
     ]
     texts = [f"is{no} significantly ahead of {listed([told[row] for row in rows], _MOST_OTHERS)}" for no, rows in parts]
     return f" {first} {' and '.join(texts)}."
-
-
-def _best_worst(order: Sequence[schema.Result], measure: Measure) -> str:
-    """Return which method has the best worst silo, if it is not the one with the best mean."""
-    best = max(order, key=lambda row: row.worst or 0.0)
-    values = with_unit(measure, best.worst), with_unit(measure, order[0].worst)
-    if not measure.higher or values[0] == values[1]:
-        return ""
-    return f" {best.row} has the best worst silo ({values[0]}, {order[0].row} {values[1]}), which is not tested."
 
 
 def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:

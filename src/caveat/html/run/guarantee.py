@@ -192,7 +192,7 @@ def promise_clause(run: RunFolder) -> str:
         low, high = test.interval
         inside = f"compatible with the guaranteed {limit} (95 % interval {percent(low)} to {percent(high)})"
         return f" {percent(test.risk)} of its answers are wrong, {inside}."
-    how = f"doubtful: chance does not explain it at the guarantee's confidence, {100 * found.confidence_level:.6g} %"
+    how = f"doubtful: if the guarantee holds, a test shows this in less than {100 - 100 * found.confidence_level:.6g} %"
     how = how if test.doubtful(found) else "no more than chance explains"
     how = "beyond chance" if test.broken(found.risk) else how
     return f" {percent(test.risk)} of its answers are wrong, more than the guaranteed {limit} ({how})."
@@ -216,6 +216,10 @@ def promise(run: RunFolder) -> Promise | None:
     none = "No test input was answered. " if test and test.risk is None else ""
     verdict = _unbroken(f"{none}{_ABOUT} {outside}".rstrip())
     alarm = bool(outside) or (test is not None and test.missed(found.risk))
+    if test is not None and test.doubtful(found):
+        statement = _unbroken(
+            f"Doubtful, since {_wrong(test)} of its answers to test inputs are wrong: {found.statement}."
+        )
     return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None)
 
 
