@@ -108,5 +108,5 @@ def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     write_json(tmp_path / "b/summary.json", content)
     page = Page(render(read_run(tmp_path / "b"))).text
     assert "little narrower" not in page
-    assert "Predictions are too low (silo silo 1), beyond chance." in page
+    assert "Predictions are too low (silo silo 1, mean PIT 0.73 instead of 0.50), beyond chance." in page
     assert "Run it again" in page

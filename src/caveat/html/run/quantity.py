@@ -283,7 +283,7 @@ def _skewed(silo: SiloRecord, silos: int) -> str:
     above = sum(count * (k + 0.5) / bins for k, count in enumerate(silo.pit)) / n - 0.5
     if 2 * silos * normal_tail(abs(above) * math.sqrt(12 * n)) >= 0.05:
         return ""
-    return f"too {'low' if above > 0 else 'high'} (silo {silo.name})"
+    return f"too {'low' if above > 0 else 'high'} (silo {silo.name}, mean PIT {above + 0.5:.2f} instead of 0.50)"
 
 
 def _judged(run: RunFolder) -> tuple[str, str]:
