@@ -118,6 +118,13 @@ def test_a_record_without_any_figure_is_a_page() -> None:
     assert "0 of 12 runs done" in written.text
 
 
+def test_after_the_first_run_there_is_a_page_without_differences() -> None:
+    others = [(row, "", seed) for row in METHODS for seed in range(3) if (row, seed) != (METHODS[0], 0)]
+    written = Page(render(record(missing=others, paper=False, tuned=False)))
+    assert "1 of 12 runs done" in written.text
+    assert f"Only {METHODS[0]} has a result" in written.text
+
+
 def test_every_number_may_be_absent() -> None:
     def emptied(value: Any) -> Any:
         if isinstance(value, dict):
