@@ -143,6 +143,8 @@ def wandb_records(data: bytes) -> Iterator[bytes]:
             place += left
             continue
         size, kind = struct.unpack_from("<HB", data, place + 4)
+        if place + 7 + size > len(data):  # it is still being written
+            return
         whole += data[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (FULL, LAST):

@@ -256,7 +256,7 @@ def test_a_silo_tries_again_until_it_is_stopped(project: Path, commands: Command
         env=commands.environment, cwd=project, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 90
         while len(commands.said.read_text().splitlines()) < 3:
             assert time.monotonic() < until, "not started three times"
             time.sleep(0.05)
@@ -387,7 +387,7 @@ def test_what_a_node_started_ends_with_it_though_nobody_is_left_to_end_it(projec
         start_new_session=True,
     )  # fmt: skip
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 90
         while not any("--pid=" in command for command in in_session(silo.pid)) or not commands.said.read_text():
             assert time.monotonic() < until, "no resident process"
             time.sleep(0.05)
@@ -434,7 +434,7 @@ def test_a_silo_says_whether_its_key_is_not_known_or_has_to_wait(project: Path, 
         start_new_session=True,
     )  # fmt: skip
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 90
         while len(commands.said.read_text().splitlines()) < 5:
             assert time.monotonic() < until, "not started five times"
             time.sleep(0.05)
