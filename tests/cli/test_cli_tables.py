@@ -247,11 +247,15 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
     Path("a.csv").write_text("\n".join(["patient,dose,age,ill", *rows]) + "\n")
     chance = ("rounds=1", "data.groups=patient", "data.n_silos=2", "baselines=[]")
     trained = caveat("run", "a.csv", "--target", "ill", *sets(*chance), "--out", "some/run", "--quiet")
-    (advice,) = [line for line in trained.stdout.splitlines() if line.startswith("→ Do not use")]
+    (advice,) = [
+        line
+        for line in trained.stdout.splitlines()
+        if line.startswith("→ Do not use it at any silo: it predicts class ")
+    ]
     result = caveat("predict", "some/run", "a.csv", "--silo", "silo-1")
     assert f"warning: silo-1: {advice.removeprefix('→ ')}" in result.stderr.splitlines()
     assert [row["patient"] for row in csv.DictReader(result.stdout.splitlines())] == [f"{100 + i}" for i in range(200)]
-    with pytest.warns(ResultWarning, match="^silo-0: Do not use"):
+    with pytest.warns(ResultWarning, match="^silo-0: Do not use it at any silo: it predicts class "):
         load("some/run").predictor("silo-0")
     own = caveat("evaluate", "some/run", "a.csv", "--silo", "silo-1", "--target", "ill").stderr
     assert "warning: a.csv is a file of the run's data, so the model was trained on most of its inputs" in own

@@ -57,6 +57,21 @@ def test_equal_rows_are_in_the_most_protected_split_and_all_else_stays(tmp_path:
         assert found.train.x.equal(silo.train.x)
 
 
+def test_rows_are_equal_only_if_their_quantities_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal():.3f},{'abc'[i % 3]},{i}.5" for i in range(60)]
+    rows[40], rows[41] = rows[3], f"{rows[3].rpartition(',')[0]},99.5"
+    settings = DataSettings(source=f"csv:{table(tmp_path / 'a.csv', rows)},{table(tmp_path / 'b.csv', rows[:50])}",
+                            target="outcome", predict="quantity")  # fmt: skip
+    for seed in range(3):
+        place, drawn = (
+            {i: name for name, index in load(each, seed)[0].indices.items() for i in index.tolist()}
+            for each in (settings, dataclasses.replace(settings, duplicates="drawn"))
+        )
+        best = min((drawn[i] for i in (3, 40)), key=PROTECTED.index)
+        assert place == drawn | dict.fromkeys((3, 40), best)
+
+
 @pytest.mark.filterwarnings("ignore:column")
 def test_rows_that_tell_nobody_apart_stay_where_they_were_drawn_and_that_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -82,7 +82,7 @@ def test_temperatures_are_told(page: str) -> None:
     [
         (0.95, "compatible with the guaranteed 10 %", False),  # 9 of 180
         (0.88, "more than the guaranteed 10 % (no more than chance explains)", True),  # 22 of 180
-        (0.86, "(doubtful: if the guarantee holds, a test shows this in less than 10 %)", True),  # 25 of 180
+        (0.86, "(doubtful: if the guarantee holds, less than 10 % of tests show this)", True),  # 25 of 180
         (0.8, "more than the guaranteed 10 % (beyond chance)", True),  # 36 of 180
     ],
 )

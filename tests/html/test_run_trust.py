@@ -434,7 +434,7 @@ def test_a_guarantee_that_test_inputs_exceed_at_its_own_level_is_doubted(tmp_pat
     assert "Do not rely on its guarantee before a test on more inputs: 13.9 % of its answers are wrong" in steps
     page = Page(render(read_run(folder))).text
     assert "86.1 % of these correctly" in page
-    assert "(doubtful: if the guarantee holds, a test shows this in less than 10 %)" in page
+    assert "(doubtful: if the guarantee holds, less than 10 % of tests show this)" in page
     strict = json.loads((folder / "summary.json").read_text())["guarantee"] | {"confidence_level": 0.999}
     change(folder, pooled=pooled | {"answered_accuracy": 0.84}, guarantee=strict)  # 29 wrong: beyond chance at 95 %
     assert "Do not rely on its guarantee before a test on more inputs: 16.1 %" in advice(told(folder))

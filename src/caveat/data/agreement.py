@@ -307,7 +307,7 @@ def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
 
 
 def _check_order(schemas: Mapping[SiloId, DataSchema], classes: Sequence[str]) -> None:
-    # Splits are drawn class by class, so they depend on the order of the classes.
+    # All sources have labels in one order, so another order means other names, or a schema that no source made.
     for name, schema in schemas.items():
         if tuple(label for label in classes if label in set(schema.labels)) != tuple(schema.labels):
             raise DataError(

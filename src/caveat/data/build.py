@@ -15,7 +15,7 @@ from ..core.quantity import Quantity
 from ..core.settings import check_seed, check_type
 from ..core.silo import positive_class
 from .checks import check_usual
-from .groups import check_groups, one_per_group, own_parts, samples_of, unit_labels, unit_times
+from .groups import check_groups, one_per_group, own_parts, samples_of, unit_count, unit_labels, unit_times
 from .ood import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
 from .pools import Array, DataSource, Index, LabelArray, LazyRows, PartRows, Pool, lazy_inputs
@@ -322,7 +322,7 @@ def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index
     if len(pool.y) < 2:
         raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 for the four splits")
     rng = _generator(seed, "reserve", domain.silos[0])
-    return reserve_test(len(unit_labels(pool)), settings.split.test, rng, unit_times(pool))
+    return reserve_test(unit_count(pool), settings.split.test, rng, unit_times(pool))
 
 
 def _known(y: LabelArray, index: Index) -> Index:

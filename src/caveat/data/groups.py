@@ -37,6 +37,11 @@ def numbered(values: Iterable[str]) -> Index:
     return np.fromiter((codes.setdefault(same[text], len(codes)) for text in texts), np.int64)
 
 
+def unit_count(pool: Pool) -> int:
+    """Return the number of units of a draw."""
+    return len(pool.y) if pool.groups is None else int(pool.groups.max()) + 1
+
+
 def unit_labels(pool: Pool) -> LabelArray:
     """Return the label of each unit of a draw: a sample's label, or the rarest label in a group."""
     if pool.groups is None:
@@ -44,16 +49,17 @@ def unit_labels(pool: Pool) -> LabelArray:
     known = pool.y >= 0
     common = np.argsort(np.argsort(np.bincount(pool.y[known], minlength=len(pool.classes)), kind="stable"))
     rank = np.where(known, common[pool.y], len(common))
-    rarest = np.full(pool.groups.max() + 1, len(common))
+    rarest = np.full(unit_count(pool), len(common))
     np.minimum.at(rarest, pool.groups, rank)
-    return np.append(np.argsort(common), -1)[rarest]
+    found: LabelArray = np.append(np.argsort(common), -1)[rarest]
+    return found
 
 
 def unit_times(pool: Pool) -> Array | None:
     """Return the time of each unit of a draw (for a group, the time of its last sample); None if unknown."""
     if pool.groups is None or pool.time is None:
         return pool.time
-    last = np.full(pool.groups.max() + 1, -math.inf)
+    last = np.full(unit_count(pool), -math.inf)
     np.maximum.at(last, pool.groups, pool.time)
     return last
 
@@ -62,7 +68,7 @@ def samples_of(pool: Pool, units: Index) -> Index:
     """Return the positions of all samples of some units, ascending for groups."""
     if pool.groups is None:
         return units
-    chosen = np.zeros(pool.groups.max() + 1, bool)
+    chosen = np.zeros(unit_count(pool), bool)
     chosen[units] = True
     return np.flatnonzero(chosen[pool.groups])
 
@@ -82,7 +88,7 @@ def whole_groups(pool: Pool, splits: Mapping[str, Index]) -> dict[str, Index]:
 
 def check_groups(pool: Pool) -> None:
     """Raise DataError for too few groups for four splits."""
-    if pool.groups is not None and (count := int(pool.groups.max()) + 1) < LEAST:
+    if pool.groups is not None and (count := unit_count(pool)) < LEAST:
         raise DataError(
             f"{_named(pool)}: {count} groups in {len(pool.y)} samples, expected at least {LEAST}, one for each split"
         )

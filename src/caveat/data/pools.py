@@ -103,7 +103,7 @@ class Pool:
     subgroup: Array | None = None
     """(N,) texts, "" if missing, that determine each sample's subgroup (`caveat.data.subgroups`); None without any."""
     value: Array | None = None
-    """(N,) float64, the targets if they are quantities or times (`caveat.core.quantity`), whose ranks `y` has
+    """(N,) float64, the targets if they are quantities or times (`caveat.core.quantity`); `y` is then 0
     (`caveat.data.quantities`); else None."""
 
     @property

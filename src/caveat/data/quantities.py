@@ -1,7 +1,7 @@
-"""Quantities and times as targets: their values, ranks, and bars.
+"""Quantities and times as targets: their values, and bars.
 
-Splits are drawn before the bars are known, because bars depend on the training targets of all silos. Until then, labels
-are the ranks of a silo's own targets. Censored times are negative, so they have other ranks than times of events.
+Splits are drawn before the bars are known, because bars depend on the training targets of all silos. Until then, all
+labels are 0.
 """
 
 from __future__ import annotations
@@ -18,31 +18,22 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, Refused
 from ..core.quantity import Quantity, Times, observed, unit_of
 from ..uncertainty.bars import CELLS
-from .pools import NUMERIC, Array, CsvFormat, Index, LabelArray, Pool, shown
+from .pools import NUMERIC, Array, CsvFormat, Index, Pool, shown
 from .tables.files import Sheet, missing
 from .tables.formats import TRUTH, number
 
 Fit = TypeVar("Fit", bound=Quantity | None)
-STRATA = 5
-"""Maximum number of groups of ranks."""
-CLASSES = tuple(f"ranks {k}" for k in range(STRATA))
-"""Names of these groups, which are the classes of a pool until its targets become bars."""
+CLASSES = ("first bar", "other bars")
+"""Placeholders for the classes of a pool until its targets become bars."""
 MOST = 10**9
 """Maximum number of targets in the sums of a silo."""
 SLACK = 1e-6
 """Allowed relative rounding error in sums of targets."""
 
 
-def strata(values: Array) -> LabelArray:
-    """Return the group (N,) of equally many ranks of each value, equal for equal values: at most 5, of 5 or more."""
-    groups = min(max(len(values) // 5, 2), STRATA)
-    cuts = np.quantile(values, np.arange(1, groups) / groups)
-    return np.searchsorted(cuts, values, side="right").astype(np.int64)
-
-
 def with_values(pool: Pool, values: Array) -> Pool:
     """Return a pool with these targets (N,)."""
-    return replace(pool, y=strata(values), classes=CLASSES, value=values)
+    return replace(pool, y=np.zeros(len(values), np.int64), classes=CLASSES, value=values)
 
 
 def valued(pool: Pool, values: Any, predict: str) -> Pool:

@@ -159,10 +159,11 @@ def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArra
 
 
 def _alike(pool: Pool, where: Index) -> LabelArray:
-    """Return the group (N,) of equal rows, that is, of rows with equal 128-bit hashes."""
+    """Return the group (N,) of equal rows with equal targets, that is, of rows with equal 128-bit hashes."""
+    target = pool.y.astype(np.uint64) if pool.value is None else pool.value.astype(np.float64).view(np.uint64)
     odd = np.random.default_rng(0).integers(1 << 63, size=(pool.x.shape[1] + 1, 2), dtype=np.uint64) * 2 + 1
     rows = np.concatenate([_hashes(part, odd[1:]) for part in row_parts(pool.x)])[where]
-    rows += odd[0] * pool.y[where, None].astype(np.uint64)
+    rows += odd[0] * target[where, None]
     _, group = np.unique(rows.view([("", np.uint64)] * 2), return_inverse=True)
     return group.reshape(-1)
 

@@ -247,8 +247,10 @@ def pools_of(
     `images.common_format`. If `predict` is "quantity", y are numbers, if it is "time", times and events (N, 2)."""
     if predict is not None and predict in NUMERIC:
         values = [np.concatenate([np.asarray(y) for y in (own, test) if y is not None]) for _, own, _, test in parts]
-        ranked = [(x, _zeros(y), x_test, None if y_test is None else _zeros(y_test)) for x, y, x_test, y_test in parts]
-        made = pools_of(ranked, domains, origins, CLASSES, kind)
+        unlabeled = [
+            (x, _zeros(y), x_test, None if y_test is None else _zeros(y_test)) for x, y, x_test, y_test in parts
+        ]
+        made = pools_of(unlabeled, domains, origins, CLASSES, kind)
         return tuple(valued(pool, each, predict) for pool, each in zip(made, values, strict=True))
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):

@@ -146,10 +146,8 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     if gap is None or (gap.value <= 0 if error else gap.value >= 0):
         return None
     text = Markup("Compare it with training alone over several seeds before use (<code>caveat compare</code>): here, ")
-    return (
-        text
-        + f"training alone has the {'lower error' if error else 'higher accuracy'}, by no more than chance explains."
-    )
+    better = "lower error" if error else "higher accuracy"
+    return text + f"training alone has the {better}, by no more than chance explains."
 
 
 def _global_instead(run: RunFolder) -> Markup | None:

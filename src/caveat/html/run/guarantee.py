@@ -192,7 +192,7 @@ def promise_clause(run: RunFolder) -> str:
         low, high = test.interval
         inside = f"compatible with the guaranteed {limit} (95 % interval {percent(low)} to {percent(high)})"
         return f" {percent(test.risk)} of its answers are wrong, {inside}."
-    how = f"doubtful: if the guarantee holds, a test shows this in less than {100 - 100 * found.confidence_level:.6g} %"
+    how = f"doubtful: if the guarantee holds, less than {100 - 100 * found.confidence_level:.6g} % of tests show this"
     how = how if test.doubtful(found) else "no more than chance explains"
     how = "beyond chance" if test.broken(found.risk) else how
     return f" {percent(test.risk)} of its answers are wrong, more than the guaranteed {limit} ({how})."
