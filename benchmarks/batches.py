@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from caveat.data.pools import Array, TableColumn
+from caveat.data.pools import Array
 from caveat.data.settings import DataSettings
 from caveat.data.sources import parsed
+from caveat.data.tables.reading_settings import TableColumn
 from caveat.data.tables.reference import reference_of
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

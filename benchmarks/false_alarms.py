@@ -22,8 +22,8 @@ import caveat
 from caveat.core import Payload, SiloContext, State
 from caveat.uncertainty.familiarity import conformal
 from caveat.uncertainty.statistical_tests import holm
+from caveat.wrappers.alarms import GROUP, INPUT, Familiar, distances, whose_stage
 from caveat.wrappers.base import find
-from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, whose_stage
 
 REDRAWS, ALARM, MOST = 20, 0.05, 600
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 import caveat
 from caveat.data.user_data import from_arrays
+from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.base import find
-from caveat.wrappers.familiar import Familiar
 
 TURNS, INPUTS, ROWS = 41, 1000, 2500  # of which 200 calibrate
 PERCEPTRON = "perceptron, 20 columns"

@@ -16,9 +16,10 @@ import math
 import numpy as np
 import torch
 
-from caveat.data.pools import Pool, TableColumn
+from caveat.data.pools import Pool
 from caveat.data.settings import Split
 from caveat.data.splits import development_splits, reserve_test, together
+from caveat.data.tables.reading_settings import TableColumn
 from caveat.data.tables.reference import reference_of
 from caveat.uncertainty import familiarity, sets, subgroups
 from caveat.uncertainty.guarantee import fixed_sequence, policy_counts

@@ -25,9 +25,9 @@ from statistics import fmean
 import torch
 
 import caveat
-from caveat.bench.cells import SOURCES, sources_of
 from caveat.bench.federations import FEDERATIONS, LITE, BoardFederation, deal
 from caveat.bench.settings import POOLED, SETTINGS, BoardSettings, read_settings
+from caveat.bench.train_cell import SOURCES, sources_of
 from caveat.files import write_bytes
 
 SEEDS = (100, 101)

@@ -23,8 +23,8 @@ from caveat.core import Payload, SiloContext, State
 from caveat.uncertainty import familiarity, novelty
 from caveat.uncertainty.monitoring import ColumnMonitor, KnownValues, RankMonitor
 from caveat.uncertainty.statistical_tests import beta_quantile
+from caveat.wrappers.alarms import GROUP, INPUT, ROWS, Familiar, distances, whose_stage
 from caveat.wrappers.base import find
-from caveat.wrappers.familiar import GROUP, INPUT, ROWS, Familiar, distances, whose_stage
 
 RATE, SIZES, FAR = 0.01, (20, 50, 200), 1000
 BLOCK = 500

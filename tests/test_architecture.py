@@ -50,7 +50,7 @@ WITHIN = {
         {"worker_process"},
         {"process_pool", "flower"},
     ),
-    "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce", "ood"}),
+    "analysis": ({"statistics"}, {"compare", "audit"}, {"paper_tables", "ood"}),
 }
 """The layers within a folder."""
 

@@ -15,7 +15,7 @@ from commands import TINY, caveat, files, one_error, sets
 
 import caveat as library
 from caveat.analysis.audit import findings
-from caveat.analysis.audit.experiments import nested_order, reduced, with_equal_steps
+from caveat.analysis.audit.data_fractions import nested_order, reduced, with_equal_steps
 from caveat.analysis.audit.observations import Observation
 from caveat.core import ConfigurationError, DataError
 from caveat.core.text import MINUS, percent

@@ -12,9 +12,9 @@ from written_tables import NAN, Cells, check, followed, read, same, write
 
 import caveat
 from caveat.core import DataError
-from caveat.data.pools import AS_USUAL, TableColumn
 from caveat.data.sources.tables import rows_of
 from caveat.data.tables.frames import Columns, FrameSheet
+from caveat.data.tables.reading_settings import AS_USUAL, TableColumn
 
 # Features of one file: cells, the advice to follow in turn (numbers of its options), and the values then read.
 

@@ -15,7 +15,7 @@ import torch
 from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data import agreement
-from caveat.data.pools import LazyInputs
+from caveat.data.lazy_rows import LazyInputs
 from caveat.data.settings import DataSettings
 from caveat.data.splits import NAMES
 

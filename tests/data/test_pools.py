@@ -17,7 +17,8 @@ from sampled import different
 import caveat
 from caveat import data
 from caveat.core import CaveatError, ConfigurationError, DataError, RunError
-from caveat.data.pools import Array, ArrayRows, LazyInputs
+from caveat.data.lazy_rows import ArrayRows, LazyInputs
+from caveat.data.pools import Array
 from caveat.data.settings import DataSettings
 from caveat.data.silos import Silos
 from caveat.data.splits import NAMES

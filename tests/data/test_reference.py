@@ -11,7 +11,8 @@ import pytest
 
 import caveat
 from caveat.core import DataWarning, UnlikeColumn
-from caveat.data.pools import Array, TableColumn
+from caveat.data.pools import Array
+from caveat.data.tables.reading_settings import TableColumn
 from caveat.data.tables.reference import MOST_ROWS, reference_of
 from caveat.runs.inputs import as_record, from_record, without_references
 

@@ -13,8 +13,8 @@ import pytest
 
 import caveat
 from caveat.core import DataError, DataWarning
-from caveat.data.pools import TableColumn
 from caveat.data.side_by_side import at_silos, check_spellings, unlike
+from caveat.data.tables.reading_settings import TableColumn
 
 NUMBER = TableColumn("x")
 

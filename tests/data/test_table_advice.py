@@ -10,13 +10,13 @@ import pytest
 from caveat import data
 from caveat.config import loads
 from caveat.core import ConfigurationError, DataError, Refused
-from caveat.data.pools import CsvFormat, Reading, TableColumn
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source, rows_of
 from caveat.data.tables.advice import advised
 from caveat.data.tables.dictionary import Declared, DictionaryColumn, LabelCode
 from caveat.data.tables.files import read_sheet
 from caveat.data.tables.harmonize import declared_labels
+from caveat.data.tables.reading_settings import CsvFormat, Reading, TableColumn
 
 CHOL = DictionaryColumn(name="chol", unit="mg/dl", range=(80, 700))
 SEX = DictionaryColumn(name="sex", type="category", values=("0", "1"))

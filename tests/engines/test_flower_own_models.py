@@ -14,7 +14,7 @@ from sampled import different
 
 from caveat.core import Method
 from caveat.testing.federation import newest_state
-from caveat.wrappers.familiar import Familiar
+from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
 
 FIRST = {type(method): method for method in reversed(METHODS)}

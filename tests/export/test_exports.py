@@ -22,7 +22,7 @@ import caveat
 from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
 from caveat.export.export_model import ask_onnx, ask_torch, card_of
 from caveat.export.predictor import asked_at, outputs
-from caveat.wrappers.familiar import GROUP
+from caveat.wrappers.alarms import GROUP
 
 pytest.importorskip("onnxruntime")
 Array = NDArray[Any]

@@ -33,7 +33,7 @@ from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files import read_payload
-from caveat.wrappers.familiar import ROWS
+from caveat.wrappers.alarms import ROWS
 
 Edit = Callable[[list[str]], list[str]]
 

@@ -49,10 +49,10 @@ from caveat.testing.federation import small_model as model
 from caveat.testing.federation import small_silo as silo
 from caveat.testing.federation import small_silos as silos
 from caveat.training.fit import Training
+from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.calibration import ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.ensembles import Ensemble, Snapshots
-from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.pooled_alarms import PooledAlarms

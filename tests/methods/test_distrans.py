@@ -16,7 +16,7 @@ from caveat.methods import DisTrans
 from caveat.nn.encoders import Head, Model
 from caveat.nn.stages import recording, stages
 from caveat.training.modules import load
-from caveat.wrappers.familiar import Familiar
+from caveat.wrappers.alarms import Familiar
 
 
 def plain() -> Model:

@@ -19,9 +19,9 @@ from caveat.core import Answers, ConfigurationError, Data, Decision, Method, Pay
 from caveat.core.silo import SiloInfo
 from caveat.methods import APFL, FML, FedAvg, FedBABU, FedPN, TrFedDis
 from caveat.uncertainty import blending, entropy
+from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.base import find
 from caveat.wrappers.choice_policies import Best, Blended, Surer, blend
-from caveat.wrappers.familiar import Familiar
 
 LOCAL, GLOBAL = Decision.LOCAL, Decision.GLOBAL
 TWO = (FedBABU(rounds=2, training=FAST), APFL(rounds=2, training=ADAM), FML(rounds=2, training=FAST),

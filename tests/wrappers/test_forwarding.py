@@ -16,12 +16,12 @@ from caveat.core.quantity import Quantity
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.training.fit import Training
 from caveat.wrappers.aggregation import Combined, Stepping
+from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.calibration import ByClass, ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.ensembles import Ensemble, SeveralModels, Snapshots
 from caveat.wrappers.evaluation import Evaluated
-from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.joining import Joining
 from caveat.wrappers.laplace import Laplace

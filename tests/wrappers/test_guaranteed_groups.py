@@ -20,7 +20,7 @@ from caveat.methods import FedAvg
 from caveat.uncertainty.familiarity import conformal
 from caveat.uncertainty.guarantee import answers_needed, counts, fixed_sequence, limits, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
-from caveat.wrappers.familiar import among_others
+from caveat.wrappers.alarms import among_others
 from caveat.wrappers.guarantee_groups import domain_code
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.uncertainty import Uncertainty

@@ -16,9 +16,9 @@ from caveat.files import read_ledger
 from caveat.methods import FML, FedAvg, FedBN, FedPer, FedPN, Local
 from caveat.nn.stages import last_layer
 from caveat.uncertainty import laplace
+from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.base import find
 from caveat.wrappers.ensembles import Ensemble, Snapshots
-from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.laplace import Laplace, named
 from caveat.wrappers.privacy import Private
 

@@ -15,7 +15,7 @@ import caveat
 from caveat.core import Data, Method, Prediction, Silo, State
 from caveat.methods import FML, FedAvg, FedPer
 from caveat.uncertainty.familiarity import SCORE, sureness
-from caveat.wrappers.familiar import GROUP, Familiar, without_rows
+from caveat.wrappers.alarms import GROUP, Familiar, without_rows
 from caveat.wrappers.pooled_alarms import COARSE, COUNTS, PooledAlarms, coarse, coarse_edges
 
 RATE = 0.05

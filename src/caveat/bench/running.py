@@ -23,9 +23,9 @@ from ..runs.other_source import TRAINED
 from ..runs.progress import Progress
 from ..terminal.tables import Heading, TextTable, text_table
 from .board import Board
-from .cells import CellPlace, make_cell, read_cell, sources_of
 from .federations import BoardFederation, deal
 from .settings import MAJORITY, POOLED, BoardSettings
+from .train_cell import CellPlace, make_cell, read_cell, sources_of
 
 KEPT = "settings.toml"
 """The settings of a board, copied to its folder before anything runs."""

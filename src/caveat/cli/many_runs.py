@@ -112,23 +112,25 @@ def reproduce(
     Prints the paper's values next to ours, and their differences. Repeat the command to continue.
     """
     with console.reported() as reporter:
-        from ..analysis import reproduce
+        from ..analysis import paper_tables
         from ..core import ConfigurationError, DataError
 
         if list_tables:
-            console.show(reproduce.listing())
+            console.show(paper_tables.listing())
             return
         if table is None:
-            raise ConfigurationError(f"Missing TABLE. `caveat reproduce --list` lists all {len(reproduce.tables())}.")
-        found = reproduce.named(table)
+            raise ConfigurationError(
+                f"Missing TABLE. `caveat reproduce --list` lists all {len(paper_tables.tables())}."
+            )
+        found = paper_tables.named(table)
         if rows is not None:
-            found = reproduce.with_rows(found, rows)
-        if gone := reproduce.missing(found):
+            found = paper_tables.with_rows(found, rows)
+        if gone := paper_tables.missing(found):
             raise DataError(f"{table} needs {', '.join(gone)} in the folder $CAVEAT_DATA")
-        if lacking := reproduce.absent(found):
+        if lacking := paper_tables.absent(found):
             text = f"{table} needs {' and '.join(lacking)}, which is not installed: pip install 'caveat[pretrained]'"
             raise ConfigurationError(text)
-        grid = reproduce.grid(found, reproduce.Scale(scale), reproduce.seeds_of(found, seeds))
+        grid = paper_tables.grid(found, paper_tables.Scale(scale), paper_tables.seeds_of(found, seeds))
         _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
 
 

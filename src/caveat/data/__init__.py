@@ -3,7 +3,7 @@
 from ..core import Data, Silo
 from .build import load, read
 from .inputs import labeled_inputs, labels_of, noted_inputs, read_inputs, truth_of
-from .ood import with_streams
+from .ood_streams import with_streams
 from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Normalize, OodSettings, Partition, Shift, Split

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from ..core import DataError, DataWarning, Refused, SiloId
 from .build import one_silo, own_indices, read_outside
 from .checks import check_samples
-from .pools import Array, Index, Pool, TableColumn, changed, ordered, row_parts, shown, some_rows
+from .lazy_rows import changed, row_parts, some_rows
+from .pools import Array, Index, Pool, ordered, shown
 from .preparation import check_normalize
 from .quantities import own_sums
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
@@ -32,6 +33,7 @@ from .tables.advice import TELLING
 from .tables.dictionary import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
 from .tables.formats import one_spelling, variants
+from .tables.reading_settings import TableColumn
 
 LIKE_NAMES = "they would be sent to the server and look like names"
 

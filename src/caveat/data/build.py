@@ -16,9 +16,10 @@ from ..core.settings import check_seed, check_type
 from ..core.silo import positive_class
 from .checks import check_usual
 from .groups import check_groups, one_per_group, own_parts, samples_of, unit_count, unit_labels, unit_times
-from .ood import hold_out, unknown_inputs, with_streams
+from .lazy_rows import LazyRows, PartRows, lazy_inputs
+from .ood_streams import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
-from .pools import Array, DataSource, Index, LabelArray, LazyRows, PartRows, Pool, lazy_inputs
+from .pools import Array, DataSource, Index, LabelArray, Pool
 from .preparation import SequenceFormat, check_normalize, normalized, sequences_of
 from .quantities import labels_of, target_of
 from .settings import DataSettings, Normalize, Partition, Shift

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core import DataError, DataWarning
-from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
+from .lazy_rows import LazyInputs
+from .pools import Array, Kind, LabelArray, Pool, shown
 from .side_by_side import remarks
 from .tables.unusual import nearly_repeated, unusual_columns
 

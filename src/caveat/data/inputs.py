@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, DataWarning, SiloId
 from ..core.errors import short_repr
 from ..core.quantity import Times, observed
-from .pools import AS_USUAL, Array
+from .pools import Array
 from .preparation import Inputs, Preparation
 from .quantities import column_values, numbers
 from .silos import Silos
@@ -24,6 +24,7 @@ from .sources.tables import rows_of
 from .tables.encoding import Codes
 from .tables.files import SUFFIX, read_sheet
 from .tables.harmonize import declared_labels
+from .tables.reading_settings import AS_USUAL
 
 TABLES = (".csv", SUFFIX)
 ARRAYS = ("x", "x_test", "x_train")

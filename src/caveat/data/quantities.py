@@ -18,9 +18,10 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, Refused
 from ..core.quantity import Quantity, Times, observed, unit_of
 from ..uncertainty.bars import CELLS
-from .pools import NUMERIC, Array, CsvFormat, Index, Pool, shown
+from .pools import Array, Index, Pool, shown
 from .tables.files import Sheet, missing
 from .tables.formats import TRUTH, number
+from .tables.reading_settings import NUMERIC, CsvFormat
 
 Fit = TypeVar("Fit", bound=Quantity | None)
 CLASSES = ("first bar", "other bars")

@@ -16,9 +16,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ..core import DataError
 from ..core.quantity import Quantity, restored
 from ..core.settings import frozen_settings
-from .pools import TableColumn
 from .sources.image_folders import ImageFormat
 from .tables.encoding import TableLayout
+from .tables.reading_settings import TableColumn
 
 MOST = 10_000
 """Maximum number of labels, of columns, and of categories of a column."""

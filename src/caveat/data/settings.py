@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MAX_COUNT, check_different, frozen_settings
-from .pools import Kind, Reading
+from .pools import Kind
 from .quantities import check_predict
 from .sources import HELP, SOURCES, parsed
 from .subgroups import Subgrouping
@@ -23,6 +23,7 @@ from .tables.dictionary import (
     Thousands,
     check_declared,
 )
+from .tables.reading_settings import Reading
 
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
 """Random changes of training images."""

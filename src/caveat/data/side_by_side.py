@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import DataError, SiloId
-from .pools import Array, Pool, TableColumn, shown
+from .pools import Array, Pool, shown
 from .tables.advice import TELLING, assignment
 from .tables.formats import same_value
+from .tables.reading_settings import TableColumn
 from .tables.unusual import named_like_id, sampled
 
 FEWEST = 10

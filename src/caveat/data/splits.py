@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 from ..core import AugmentedData, Data, DataError, Silo
-from .pools import Array, Index, LabelArray, Pool, TableColumn, in_parts, row_parts
+from .lazy_rows import in_parts, row_parts
+from .pools import Array, Index, LabelArray, Pool
 from .settings import Split
 from .tables.formats import number
+from .tables.reading_settings import TableColumn
 
 NAMES = ("train", "validation", "calibration", "test")
 PROTECTED = ("test", "calibration", "validation", "train")

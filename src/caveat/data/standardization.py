@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core import ConfigurationError, SiloId
-from .pools import Array, Pool, row_parts
+from .lazy_rows import row_parts
+from .pools import Array, Pool
 
 Standardize = Literal["none", "silo", "federation"]
 Numbers = NDArray[np.float64]

@@ -13,7 +13,7 @@ from ..core.devices import FLOAT, memory
 from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
-from .pools import NUMERIC, Pool, Reading, TableColumn, ordered
+from .pools import Pool, ordered
 from .quantities import column_values
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
@@ -23,6 +23,7 @@ from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
 from .tables.files import Sheet, missing, read_sheets
 from .tables.harmonize import Refusals, check_same_columns, surveyed_sheets
+from .tables.reading_settings import NUMERIC, Reading, TableColumn
 from .tables.unusual import missing_marks, named_like_id
 from .user_tables import table_settings
 

@@ -14,13 +14,15 @@ from ..core.settings import check_seed, check_type
 from . import checks
 from .build import make_silos
 from .groups import placed
-from .pools import NUMERIC, Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
+from .lazy_rows import JoinedRows, LazyRows
+from .pools import Array, Index, Kind, LabelArray, Pool
 from .preparation import SequenceFormat, sequence_format
 from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silos import Silos
 from .sources.arrays import PARTS, pools_of
 from .standardization import Standardize
 from .subgroups import Subgrouping, of_arrays, with_subgroups
+from .tables.reading_settings import NUMERIC
 from .transforms import Augment, augmented
 
 Columns = tuple[str, str]

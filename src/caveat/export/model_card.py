@@ -16,8 +16,8 @@ from ..runs.answering import AnsweringRun
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run
 from ..uncertainty.novelty import MOST_ROWS
+from ..wrappers.alarms import Familiar
 from ..wrappers.base import find
-from ..wrappers.familiar import Familiar
 from .predictor import RawInputs
 from .program import Program, Size
 

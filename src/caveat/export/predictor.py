@@ -16,7 +16,7 @@ from ..data.tables.limits import usable
 from ..nn.frozen import rows
 from ..runs.answering import AnsweringRun, AtSilo
 from ..runs.frozen_features import features_of
-from ..wrappers.familiar import GROUP, without_rows
+from ..wrappers.alarms import GROUP, without_rows
 from .recording import Outputs
 
 

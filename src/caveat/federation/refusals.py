@@ -17,9 +17,9 @@ from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.errors import MissingError
 from ..core.silo import SPLITS
 from ..data import DataSettings, Silos
-from ..data.pools import NUMERIC
 from ..data.schemas import SharedSchema
 from ..data.tables.formats import number
+from ..data.tables.reading_settings import NUMERIC
 from .silo.silo_file import SiloFile
 from .terms import Terms
 

@@ -29,7 +29,6 @@ from ..core.quantity import Quantity, restored
 from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
-from ..data.pools import CsvFormat, TableColumn
 from ..data.preparation import SequenceFormat
 from ..data.silos import SiloNames
 from ..data.sources.image_folders import ImageFormat
@@ -37,6 +36,7 @@ from ..data.standardization import Scaling
 from ..data.subgroups import Subgroups
 from ..data.tables.dictionary import NOTHING, Declared
 from ..data.tables.encoding import Encoder, TableLayout
+from ..data.tables.reading_settings import CsvFormat, TableColumn
 from ..data.tables.reference import NO_REFERENCE, ColumnReference, Reference
 from ..files import read, schema, write_record
 

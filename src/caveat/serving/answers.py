@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.quantity import Quantity, restored
-from ..data.pools import CsvFormat, TableColumn
 from ..data.sources.tables import rows_of
 from ..data.tables.dictionary import Declared, DictionaryColumn
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.frames import Columns, FrameSheet
+from ..data.tables.reading_settings import CsvFormat, TableColumn
 from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
 from ..export.model_card import promises

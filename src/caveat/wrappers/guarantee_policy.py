@@ -29,9 +29,9 @@ from ..core.silo import SiloInfo
 from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
+from .alarms import among_others
 from .base import Wrapper, apart, asked, no_counts, no_histograms
 from .choice_policies import choose, nowhere, scalar
-from .familiar import among_others
 from .guarantee_groups import (
     ABOUT,
     FRACTIONS,

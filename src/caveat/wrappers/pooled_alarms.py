@@ -13,7 +13,7 @@ is checked by simulation (`tests/wrappers/test_pooled_alarms.py`).
 
 No score may depend on the calibration inputs themselves. So a silo measures distances with densities of its own
 training inputs, in units of those of its training and validation inputs. No further round is needed. A silo without
-features of training inputs (`caveat.wrappers.familiar.without_rows`) has no novelty, and ranks typicality as if it were
+features of training inputs (`caveat.wrappers.alarms.without_rows`) has no novelty, and ranks typicality as if it were
 0: its alarms are rarer.
 """
 
@@ -27,8 +27,8 @@ from ..core.prediction import P_VALUES
 from ..core.silo import SiloInfo
 from ..uncertainty import familiarity, novelty
 from ..uncertainty.histograms import BINS, beside, coarser, edges, histogram
+from .alarms import GROUP, INPUT, NEAREST, PART, ROWS, Familiar, Observed, densities, distances, whose_stage
 from .base import no_histograms
-from .familiar import GROUP, INPUT, NEAREST, PART, ROWS, Familiar, Observed, densities, distances, whose_stage
 
 COUNTS = "alarms"
 """The group with the histograms that silos send."""

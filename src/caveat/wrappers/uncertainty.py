@@ -12,11 +12,11 @@ from ..core.quantity import Quantity, Times, check_classes_only
 from ..core.settings import frozen_settings
 from ..uncertainty import novelty
 from ..uncertainty.familiarity import SCORE
+from .alarms import Familiar
 from .base import find
 from .calibration import ByClass, ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from .choice_policies import Best, Blended, Surer, Switched
 from .ensembles import Ensemble, Snapshots, has_rounds_after_training
-from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
 from .laplace import Laplace
 from .pooled_alarms import PooledAlarms

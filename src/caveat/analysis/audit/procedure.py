@@ -26,7 +26,7 @@ from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
-from . import experiments
+from . import data_fractions, fused_copies
 from . import findings as promises
 from .calibration import against_chance, calibration, judged
 from .findings import about_logits, disagreement
@@ -122,11 +122,16 @@ def audit_of(
     )
     devices = find_devices(engine.device, engine.workers)
     spec = dataclasses.replace(
-        spec, seed=0, evaluation=ONCE, method=experiments.with_equal_steps(spec.method, silos), data=None, baselines=()
-    )  # fmt: skip
+        spec,
+        seed=0,
+        evaluation=ONCE,
+        method=data_fractions.with_equal_steps(spec.method, silos),
+        data=None,
+        baselines=(),
+    )
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = path_of(out, "out") if out is not None else Path(passing)
-        sweep = experiments.Sweep(
+        sweep = data_fractions.Sweep(
             LocalRun(folder=folder, spec=spec, silos=silos, engine_settings=engine, devices=devices),
             python_calls.listed(shares, float, "shares"),
             python_calls.listed(seeds, lambda seed: python_calls.whole(seed, "seeds"), "seeds"),
@@ -140,20 +145,20 @@ def audit_of(
     return result
 
 
-def _examine(sweep: experiments.Sweep, progress: Progress) -> Audit:
+def _examine(sweep: data_fractions.Sweep, progress: Progress) -> Audit:
     """Execute all runs and test them. For runs on a fraction of the data, only means are kept."""
     rows: list[dict[str, int | float]] = []
     full: list[Observed] = []
     summaries: list[Summary] = []
     for share, seed, run in sweep.run(progress):
-        seen = experiments.observed(run)
-        rows.append({"share": share, "seed": seed, "n": experiments.mean_size(run.silos), **mean_over_silos(seen)})
+        seen = data_fractions.observed(run)
+        rows.append({"share": share, "seed": seed, "n": data_fractions.mean_size(run.silos), **mean_over_silos(seen)})
         if share == 1:
             full.append(seen)
             summaries.append(read(run.folder / "summary.json", Summary))
-    why_not = experiments.no_opinions(full)
-    fusion = {} if why_not else experiments.fused_with_copies(full)
-    copies = [experiments.copies_are_no_evidence(name, why_not or fusion[name]) for name in experiments.RULES]
+    why_not = fused_copies.no_opinions(full)
+    fusion = {} if why_not else fused_copies.fused_with_copies(full)
+    copies = [fused_copies.copies_are_no_evidence(name, why_not or fusion[name]) for name in fused_copies.RULES]
     accuracy = against_chance(full)
     found = judged([*_findings(rows, full, summaries), *copies], accuracy)
     common = sweep.common()

@@ -16,8 +16,10 @@ from ...core import DataError, DataWarning, SiloId
 from ...core.devices import memory
 from ..checks import check_classes, input_array, label_array, paired, whole_numbers
 from ..groups import placed
-from ..pools import NUMERIC, Array, ArrayRows, DataSource, JoinedRows, Kind, LabelArray, Pool, Reading
+from ..lazy_rows import ArrayRows, JoinedRows
+from ..pools import Array, DataSource, Kind, LabelArray, Pool
 from ..quantities import CLASSES, valued
+from ..tables.reading_settings import NUMERIC, Reading
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 
 LARGE = 1 << 28

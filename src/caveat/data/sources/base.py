@@ -9,7 +9,8 @@ from typing import ClassVar, Protocol
 
 from ...core import DataError, SiloId
 from ...core.errors import MissingError, cut, short_repr
-from ..pools import DataSource, Kind, Pool, Reading
+from ..pools import DataSource, Kind, Pool
+from ..tables.reading_settings import Reading
 
 ROOT = "CAVEAT_DATA"
 """The environment variable with the folder in which relative paths are looked up."""

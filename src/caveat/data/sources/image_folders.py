@@ -19,7 +19,8 @@ from ...core.devices import check_memory
 from ...core.settings import check_type
 from ..checks import check_alike
 from ..groups import numbered
-from ..pools import Array, DataSource, Index, LazyRows, PartRows, Pool, ordered, size_and_time
+from ..lazy_rows import LazyRows, PartRows, size_and_time
+from ..pools import Array, DataSource, Index, Pool, ordered
 from ..tables.formats import variants
 from .base import Source, SourceSettings, the_one_of
 

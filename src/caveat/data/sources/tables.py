@@ -13,19 +13,8 @@ from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ...core.errors import nearest
 from ..groups import numbered, times
-from ..pools import (
-    NUMERIC,
-    Array,
-    CsvFormat,
-    DataSource,
-    LabelArray,
-    Pool,
-    Reading,
-    TableColumn,
-    ordered,
-    shown,
-    some_rows,
-)
+from ..lazy_rows import some_rows
+from ..pools import Array, DataSource, LabelArray, Pool, ordered, shown
 from ..quantities import CLASSES, column_values, with_values
 from ..side_by_side import check_spellings
 from ..tables.advice import assignment, label_refusal, spelling_refusal
@@ -35,6 +24,7 @@ from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheets, sp
 from ..tables.formats import PLAIN, number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
 from ..tables.limits import FORBIDDEN
+from ..tables.reading_settings import NUMERIC, CsvFormat, Reading, TableColumn
 from ..tables.unusual import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 

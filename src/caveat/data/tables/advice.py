@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..pools import LONGEST, NUMERIC, Reading, shown
+from ..pools import LONGEST, shown
 from .files import Sheet, first_place, missing
 from .formats import CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES, CellFormat, is_date, number, variants
+from .reading_settings import NUMERIC, Reading
 
 TELLING = 20
 """A column with more distinct texts than this, and than half the rows, is assumed to have names or free text."""

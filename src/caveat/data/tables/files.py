@@ -16,8 +16,10 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError, Refused
 from ...core.errors import message_of
-from ..pools import Array, CsvFormat, shown, size_and_time
+from ..lazy_rows import size_and_time
+from ..pools import Array, shown
 from .formats import PLAIN, CellFormat, is_no_text, no_utf8, reader
+from .reading_settings import CsvFormat
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Texts for a missing value, in lower case."""

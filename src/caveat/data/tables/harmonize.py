@@ -4,11 +4,12 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 from ...core import ConfigurationError, DataError, Refused
-from ..pools import CsvFormat, shown
+from ..pools import shown
 from .advice import MOST_ADVISED, assignment
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import ChangedSheet, Sheet, missing
 from .formats import PLAIN, CellFormat, number, same_value
+from .reading_settings import CsvFormat
 
 OWN = "[data.rename_columns] of silo.toml or of a configuration"
 """Where names, units and values of a silo's columns are declared."""

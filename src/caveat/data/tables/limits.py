@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...core import Reason
-from ..pools import TableColumn
 from .dictionary import DictionaryColumn
+from .reading_settings import TableColumn
 
 FORBIDDEN = 1
 """Added to the number of categories, the code of a text that the data dictionary does not allow."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from ...core import UnlikeColumn
 from ...uncertainty.statistical_tests import count_test, holm, rank_test
-from ..pools import Array, TableColumn, shown
+from ..pools import Array, shown
+from .reading_settings import TableColumn
 
 LEVEL = 0.05
 """Maximum share of batches like the silo's own rows for which any column is reported."""

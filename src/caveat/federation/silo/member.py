@@ -20,10 +20,10 @@ from ...core import ConfigurationError, DataError, Payload, RunError, Silo, Silo
 from ...core.devices import find_device
 from ...data import Silos
 from ...data.agreement import own_schema, shared_schema
-from ...data.pools import NUMERIC
 from ...data.quantities import fitted, kind_of, summed
 from ...data.schemas import DataSchema
 from ...data.tables.dictionary import LabelCode, OwnColumn
+from ...data.tables.reading_settings import NUMERIC
 from ...engines.executor import Executor
 from ...engines.flower_messages import NEVER, Order, Words
 from ...engines.secure_sums import weight_in, weights_of

@@ -33,7 +33,7 @@ from ...runs.fingerprints import MODEL
 from ...runs.inputs import PREPARATION, without_references
 from ...runs.local import LocalRun
 from ...runs.spec import RunSpec
-from ...wrappers.familiar import GROUP, INPUTS, distances_alone
+from ...wrappers.alarms import GROUP, INPUTS, distances_alone
 from ...wrappers.joining import Joining
 
 KEPT = "kept.json"

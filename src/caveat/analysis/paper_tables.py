@@ -1,4 +1,4 @@
-"""Tables of papers as TOML files below `paper_tables/`: runs, scales, and the results in the paper."""
+"""Tables of papers as TOML files below `papers/`: runs, scales, and the results in the paper."""
 
 import csv
 import os
@@ -19,7 +19,7 @@ from ..terminal.tables import Heading, TextTable, text_table
 if TYPE_CHECKING:
     from .compare.grid import Grid
 
-FOLDER = Path(__file__).parent / "paper_tables"
+FOLDER = Path(__file__).parent / "papers"
 Keys = dict[str, Any]
 FORBID = ConfigDict(extra="forbid")
 
@@ -34,7 +34,7 @@ class Scale(StrEnum):
 
 
 class TablePart(BaseModel):
-    """A part of a file of `paper_tables/`; unknown keys are errors."""
+    """A part of a file of `papers/`; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -112,7 +112,7 @@ class TableClaim(TablePart):
 
 
 class PaperTable(TablePart):
-    """A file of `paper_tables/`."""
+    """A file of `papers/`."""
 
     name: str
     title: str

@@ -14,8 +14,7 @@ from caveat.core import Data, Decision, Method, Prediction, Reason, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
 from caveat.nn.stages import last_layer
 from caveat.uncertainty import familiarity, novelty
-from caveat.wrappers.choice_policies import Switched
-from caveat.wrappers.familiar import (
+from caveat.wrappers.alarms import (
     GROUP,
     INPUT,
     NEAREST,
@@ -26,6 +25,7 @@ from caveat.wrappers.familiar import (
     distances_kept,
     without_rows,
 )
+from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.uncertainty import Uncertainty
@@ -219,7 +219,7 @@ def test_features_of_training_inputs_never_leave_a_silo(kind: type[Familiar], tm
 
 def test_of_many_training_inputs_a_silo_keeps_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(novelty, "MOST_ROWS", 7)
-    monkeypatch.setattr("caveat.wrappers.familiar.PART", 9)  # of several parts
+    monkeypatch.setattr("caveat.wrappers.alarms.PART", 9)  # of several parts
     federation = finished(Familiar(FedAvg(rounds=2, training=ADAM)), tmp_path)
     state, x = federation.states()["silo-1"], silos()["silo-1"].test.x
     assert len(state[GROUP][f"global{ROWS}"]) == 7
