@@ -32,12 +32,12 @@ def _environment() -> Environment:
     return found
 
 
-MARKS = {"bad": "✗", "open": "▲", "good": "✓"}
+MARKS = {"bad": "✗", "open": "▲", "unknown": "?", "good": "✓"}
 """Marks for the kinds of statements, in the order of display."""
 
 
 class Statement(NamedTuple):
-    """A verdict: `good`, `open` (use with care) or `bad`."""
+    """A verdict: `good`, `unknown` (nothing is shown), `open` (trouble is shown: use with care) or `bad`."""
 
     kind: str
     text: Markup | str
