@@ -40,7 +40,11 @@ NEEDED = {
 }
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {
-    "html": ({"intervals", "svg", "templates"}, {"diagrams"}, {"run", "comparison", "audit", "watch", "predictions"}),
+    "html": (
+        {"svg", "templates", "commands"},
+        {"diagrams"},
+        {"run", "comparison", "audit", "watch", "predictions"},
+    ),
     "engines": (
         {"allocator", "placement", "checks", "norms", "flower_messages", "secure_sums"},
         {"measurement_checks"},

@@ -6,8 +6,11 @@ import csv
 import io
 from typing import Any
 
+import pytest
+
+from caveat.analysis.compare.build_record import _best
 from caveat.analysis.compare.table_files import markdown, per_run
-from caveat.files.schema import Comparison
+from caveat.files.schema import Comparison, DifferenceRecord, Measure
 
 
 def row(name: str, mean: float | None, **more: Any) -> dict[str, Any]:
@@ -57,3 +60,17 @@ def test_csv_has_a_line_per_silo_and_one_per_run_without_any() -> None:
         ("one", "0", "s|0", "0.5"), ("one", "1", "", "0.25"), ("one", "1", "s|0", "0.5"), ("two", "0", "", ""),
     ]  # fmt: skip
     assert lines[-1]["error"] == "not finite\nat all"
+
+
+@pytest.mark.parametrize(
+    ("higher", "ps", "best"),
+    [(True, (0.01, 0.01, 0.5), "a"), (False, (0.5, 0.01, 0.01), "c"), (True, (0.01, 0.2, 0.01), ""),
+     (None, (0.01, 0.01, 0.01), "")],
+)  # fmt: skip
+def test_bold_is_what_is_shown_to_be_better_than_all_others(
+    higher: bool | None, ps: tuple[float, ...], best: str
+) -> None:
+    named = zip([("a", "b"), ("a", "c"), ("b", "c")], ps, strict=True)
+    pairs = [DifferenceRecord(a=a, b=b, mean=0.1, p_adjusted=p) for (a, b), p in named]
+    assert _best(pairs, "abc", Measure(name="x", higher=higher)) == best
+    assert _best([], ["a"], Measure(name="x", higher=higher)) == ""

@@ -11,7 +11,8 @@ from fake_comparison import MEASURES, fake_comparison, table_of
 from scipy.stats import binomtest
 
 from caveat.files.schema import Comparison
-from caveat.html.comparison.verdict import barely, next_steps, verdict
+from caveat.html.comparison.advice import next_steps
+from caveat.html.comparison.verdict import barely, verdict
 
 METHODS = ("fedavg", "ditto", "local")
 
@@ -45,7 +46,8 @@ def generated(random: np.random.Generator) -> tuple[Comparison, float, dict[str,
 def test_no_headline_claims_more_than_its_record_holds(seed: int) -> None:
     record, most, only = generated(np.random.default_rng(seed))
     setting = record.columns[0]
-    said, steps = verdict(record, setting), " ".join(next_steps(record, setting))
+    advice = next_steps(record, setting)
+    said, steps = verdict(record, setting), " ".join(step.step for step in advice)
     rows: dict[str, Any] = {row.row: row for row in record.tables[0].rows}
     best = max(rows, key=lambda name: rows[name].mean)
     ps = {n: binomtest(a, a + b, alternative="greater").pvalue if a + b else 1.0 for n, (a, b) in only.items()}

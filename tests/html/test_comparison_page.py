@@ -23,14 +23,16 @@ from caveat.core import DataError
 from caveat.core.text import MINUS, cut, duration, megabytes, probability
 from caveat.files import read_comparison
 from caveat.files.schema import ComparedRun, Comparison, ContrastRecord, IntervalRecord, Measure
-from caveat.html.comparison.budgets import matched_command, unequal_budgets
+from caveat.html.comparison import advice
+from caveat.html.comparison.budgets import unequal_budgets
 from caveat.html.comparison.page import cost_plane, differences, headline, render
 from caveat.html.comparison.plots import course, silo_map
 from caveat.html.comparison.tables import main_table, metric_table, run_table, tuning_table
-from caveat.html.comparison.verdict import leaders, next_steps, seeds_needed, state, verdict
+from caveat.html.comparison.verdict import leaders, state, verdict
 from caveat.html.comparison.wording import bracketed, contrast_verdict, figure, header, ranked, signed
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
+from caveat.uncertainty.statistical_tests import half_width, seeds_needed
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SHARE = Measure(name="accuracy", higher=True, percent=True)
@@ -252,6 +254,14 @@ def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
     assert told(None, None).endswith(" The others: c with 70.0 %, d with 60.0 %.")
 
 
+def next_steps(found: Comparison) -> list[str]:
+    return [step.step for step in advice.next_steps(found, found.columns[0])]
+
+
+def again(found: Comparison) -> str:
+    return advice.command(found, advice.next_steps(found, found.columns[0]))
+
+
 THREE = ("ditto", "fedavg", "local")
 
 
@@ -276,7 +286,7 @@ def test_nobody_is_ahead_where_nothing_was_learned() -> None:
     )
     assert "ahead" not in said
     assert "most frequent class" in Page(render(found)).text.partition("methods")[0]
-    assert next_steps(found, found.columns[0])[0].startswith("Train for more rounds")
+    assert next_steps(found)[0].startswith("Train for more rounds")
 
 
 def test_the_methods_that_have_not_learned_are_named() -> None:
@@ -292,7 +302,7 @@ def test_methods_that_are_all_barely_trained_are_not_chosen_between() -> None:
     found = with_majority(0.1, ditto=0.19, fedavg=0.15, local=0.13)  # every interval is above 10 %
     said = verdict(found, found.columns[0])
     assert said.startswith("No method is more than barely better than the most frequent class (10.0 %).")
-    (step,) = next_steps(found, found.columns[0])
+    (step,) = next_steps(found)
     assert step.endswith(
         "no method is more than barely better than the most frequent class (the best accuracy is 19.0 %)."
     )
@@ -306,7 +316,7 @@ def test_methods_that_have_learned_are_not_called_untrained_for_few_seeds() -> N
         row |= {"low": row["mean"] - 0.63, "high": row["mean"] + 0.63}
     found = Comparison.model_validate(content)
     assert "most frequent class" not in verdict(found, found.columns[0])
-    assert not any("most frequent class" in step for step in next_steps(found, found.columns[0]))
+    assert not any("most frequent class" in step for step in next_steps(found))
 
 
 def test_a_method_that_few_inputs_tell_from_the_most_frequent_class_needs_inputs() -> None:
@@ -316,7 +326,7 @@ def test_a_method_that_few_inputs_tell_from_the_most_frequent_class_needs_inputs
         cell["majority"] = {"accuracy": 0.5, "gained": 5, "lost": 1}
     found = Comparison.model_validate(content)
     assert verdict(found, found.columns[0]).startswith("No method is shown to be better than always predicting")
-    (step,) = next_steps(found, found.columns[0])
+    (step,) = next_steps(found)
     assert step == "ditto is not shown to be better than the most frequent class: add test inputs."
 
 
@@ -333,7 +343,7 @@ def test_the_most_frequent_class_is_on_the_axis_unless_this_more_than_doubles_it
 
 def test_of_methods_that_no_number_of_seeds_separates_the_smallest_difference_shown_is_named() -> None:
     found = compared(0.95, 0.95, SHARE, {**OPEN, "mean": 0.0006}).model_copy(update={"seeds": (0, 1, 2)})
-    step = next_steps(found, found.columns[0])[-1]
+    step = next_steps(found)[-1]
     assert step.startswith(
         "Choose between a and b by other metrics or by cost: 3 seeds show only differences above 3.0"
     )
@@ -350,7 +360,7 @@ def test_methods_that_still_learn_are_trained_for_more_rounds_first() -> None:
     runs = [{"row": "a", "seed": 0, "status": "done", "curve": [(i, 0.1 * i, None) for i in range(1, 7)]}]
     found["cells"] = [*runs, {**runs[0], "row": "b", "curve": [(i, 0.5, None) for i in range(1, 7)]}]
     record = Comparison.model_validate(found)
-    step = next_steps(record, record.columns[0])[-1]
+    step = next_steps(record)[-1]
     assert step.startswith("Train for more rounds before you choose: ")
     assert step.endswith("validation accuracy rose for a by 20.0 points.")
 
@@ -365,13 +375,43 @@ def test_names_of_differences_stay_in_the_drawing_beside_zero() -> None:
 def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> None:
     found = compared(0.95, 0.93, SHARE, OPEN)
     found = found.model_copy(update={"seeds": (0, 1, 2)})
-    control, seeds = next_steps(found, found.columns[0])
+    control, seeds = next_steps(found)
     assert control.startswith("Add the method local")
-    assert re.match(r"Repeat with about \d+ seeds \(--seeds 0,1,[\d,]+\), which would separate a and b", seeds)
-    assert next_steps(found.model_copy(update={"seeds": (0,)}), found.columns[0])[1].startswith("Repeat with several")
+    assert re.match(r"Repeat with about \d+ seeds, which would separate a and b", seeds)
+    assert next_steps(found.model_copy(update={"seeds": (0,)}))[1] == "Repeat with 5 seeds: one seed allows no test."
     # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3); of 4 seeds 0.0192, below 0.02.
-    assert seeds_needed(0.02, 0.03, 3, 1) == 4
-    assert seeds_needed(0.0001, 0.03, 3, 1) is None
+    assert seeds_needed(0.02, 0.03, 3) == 4
+    assert seeds_needed(0.0001, 0.03, 3) is None
+    assert half_width(0.03, 3, 4) == pytest.approx(0.0192, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("command", "changed"),
+    [
+        ("caveat compare digits", "caveat compare digits --methods a,b,local --seeds 0,1,2,3"),
+        ("caveat compare --seeds=0,1,2 --methods a,b", "caveat compare --seeds 0,1,2,3 --methods a,b,local"),
+        ("caveat compare c.toml --variant 'a: rounds=3'",
+         "caveat compare c.toml --variant 'a: rounds=3' --variant 'local: method.name=local' --seeds 0,1,2,3"),
+        ("caveat.compare in Python", ""), ("caveat reproduce x", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_the_command_of_the_steps_does_what_all_of_them_ask(command: str, changed: str) -> None:
+    found = compared(0.95, 0.93, SHARE, OPEN).model_copy(update={"seeds": (0, 1, 2), "command": command})
+    assert again(found) == changed
+    assert changed in " ".join(Page(render(found)).text.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "rounds"),
+    [("caveat compare digits --set rounds=7 --out my", "--set rounds=14 --out my-longer"),
+     ("caveat compare digits --out my", "--out my-longer --set rounds=32"),
+     ("caveat compare digits", "--set rounds=32 --out runs/compare-digits-longer")],
+)  # fmt: skip
+def test_more_rounds_are_twice_as_many_in_another_folder(command: str, rounds: str) -> None:
+    found = with_majority(0.1, ditto=0.19, fedavg=0.15, local=0.13)
+    assert again(found.model_copy(update={"command": command})) == f"caveat compare digits {rounds}"
+    own = found.rows[0].model_copy(update={"sets": ("method.name=ditto", "rounds=3")})
+    assert again(found.model_copy(update={"command": command, "rows": (own, *found.rows[1:])})) == ""
 
 
 def test_the_table_has_each_method_s_difference_to_the_best() -> None:
@@ -649,46 +689,42 @@ def budgeted(rounds: dict[str, int]) -> Comparison:
 def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6, "fedbn": 6})
     told = unequal_budgets(found, found.columns[0])
-    assert told == "uefl 16 rounds; fedavg and fedbn 6 rounds."
+    assert told == "uefl 16 rounds; fedavg and fedbn 6 rounds"
     assert verdict(found, found.columns[0]).startswith(
-        "At equal budgets (round 6, the last common one), fedavg and fedbn have the same accuracy on validation "
-        "data (66.0 %, "
+        f"Budgets differ ({told}), so methods are not ranked. At round 6, the last common one, fedavg and fedbn have "
+        "the same accuracy on validation data (66.0 %, "
     )
     two = found.model_copy(update={"columns": found.columns * 2})
     assert leaders(two) == ""
     equal = [run.model_copy(update={"rounds": 6}) for run in two.cells]
     assert leaders(two.model_copy(update={"cells": tuple(equal)})) == "Best mean accuracy: uefl in 2 of 2 settings."
     found = budgeted({"uefl": 16, "fedavg": 6})
-    assert unequal_budgets(found, found.columns[0]) == "uefl 16 rounds; fedavg 6 rounds."
-    assert verdict(found, found.columns[0]).startswith(
-        "At equal budgets (round 6, the last common one), fedavg leads on validation data by 4.0 points (66.0 %, uefl "
-        "62.0 %). After 16 rounds against 6, it is not decided whether uefl "
+    assert unequal_budgets(found, found.columns[0]) == "uefl 16 rounds; fedavg 6 rounds"
+    said = verdict(found, found.columns[0])
+    assert said.partition(" At ")[2].startswith(
+        "round 6, the last common one, fedavg leads on validation data by 4.0 points (66.0 %, uefl 62.0 %). After 16 "
+        "rounds against 6, it is not decided whether uefl "
     )
-    assert verdict(found, found.columns[0]).endswith("This does not rank methods, whose budgets differ.")
-    assert "significant" not in verdict(found, found.columns[0])
+    assert "significant" not in said
     text = " ".join(Page(render(found)).text.split())
-    assert text.index("▲ Unequal budgets : uefl 16") < text.index("After 16 rounds against 6")
-    assert "--match-rounds uefl gives all methods equally many rounds." in text
+    assert "▲ Budgets differ (uefl 16 rounds; fedavg 6 rounds), so methods are not ranked." in text
+    assert text.lower().count("budgets differ") == 1
     command = "caveat compare digits --out 'my runs'"
     found = found.model_copy(update={"command": command})
-    again = "caveat compare digits --out 'my runs-equal' --match-rounds uefl"
-    assert matched_command(found, found.columns[0]) == again
+    equal = "caveat compare digits --out 'my runs-equal' --match-rounds uefl --seeds 0,1,2,3,4"
+    equal += " --methods uefl,fedavg,local"
     page = Page(render(found)).text
     assert command in page
-    assert again in page
-    assert "the best in bold" not in page
+    assert page.index("Give every method as many rounds as uefl, with 5 seeds: ") < page.index(again(found))
+    assert page.index(again(found)) < page.index("2 methods")
     assert "uefl, 16 rounds" in page
     assert "behind uefl" not in page
-    assert "Budgets differ, so nothing is tested." in page
     assert "corrected p" not in page
     assert "the rank by each metric" not in page
     assert "rank, " not in page
-    assert next_steps(found, found.columns[0])[0].endswith(": the second command at the end.")
-    python = found.model_copy(update={"command": "caveat.compare in Python"})
-    assert matched_command(python, found.columns[0]) == ""
-    assert not next_steps(python, found.columns[0])[0].endswith("at the end.")
-    default = found.model_copy(update={"command": "caveat compare digits"})
-    assert matched_command(default, found.columns[0]) == "caveat compare digits --out NEW --match-rounds uefl"
+    default = again(found.model_copy(update={"command": "caveat compare digits"}))
+    assert default.endswith("--out runs/compare-digits-equal")
+    assert sorted(again(found).split()) == sorted(equal.split())
 
 
 def test_a_contrast_of_unequal_budgets_says_so() -> None:
@@ -701,14 +737,14 @@ def test_equal_budgets_are_not_mentioned() -> None:
     found = budgeted({"uefl": 6, "fedavg": 6})
     assert unequal_budgets(found, found.columns[0]) == ""
     assert "After" not in verdict(found, found.columns[0])
-    assert "Unequal budgets" not in render(found)
+    assert "Budgets differ" not in render(found)
 
 
 def test_without_a_common_round_nobody_leads_there() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     bare = tuple(run.model_copy(update={"curve": ()}) if run.row == "fedavg" else run for run in found.cells)
     told = verdict(found.model_copy(update={"cells": bare}), found.columns[0])
-    assert told.startswith("No round has validation metrics of all methods")
+    assert "No round has validation metrics of all methods." in told
 
 
 @pytest.mark.parametrize(("seeds", "shown"), [(2, True), (4, True), (5, False)])
@@ -723,11 +759,12 @@ def test_fewer_than_five_seeds_are_dots_of_their_own(seeds: int, shown: bool) ->
         assert f"uefl, seed 1: {100 * mean:.1f} %" in charts[0].drawing
 
 
-def test_the_terminal_ends_with_the_verdict() -> None:
+def test_the_terminal_has_the_verdict_and_what_to_do() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
-    first, last = conclusion(found)
-    assert first.startswith("UNEQUAL BUDGETS: uefl 16 rounds; fedavg 6 rounds.")
-    assert first.endswith("--match-rounds uefl gives all methods equally many rounds.")
-    assert last == verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
-    several = record(settings=("mnist", "svhn"))
-    assert [line.partition(":")[0] for line in conclusion(several)] == ["mnist", "svhn"]
+    first, match, control, command = conclusion(found)
+    assert first == verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
+    assert match.startswith("→ Give every method as many rounds as uefl")
+    assert control.startswith("→ Add the method local")
+    assert command == f"  {again(found)}"
+    several = conclusion(record(settings=("mnist", "svhn")))
+    assert [line.partition(":")[0] for line in several[:3]] == ["mnist", "svhn", "→ mnist"]

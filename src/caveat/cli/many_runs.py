@@ -139,7 +139,6 @@ def _compare(
 ) -> None:
     from ..analysis.compare.runner import compare, lacking
     from ..core import RunError
-    from ..core.text import escaped
     from ..files import read_comparison
     from ..runs.progress import on_terminal
     from ..terminal.results import comparison_table, conclusion
@@ -149,9 +148,9 @@ def _compare(
     page = compare(grid, folder, workers or 2, on_terminal(quiet, "run"), device)
     record = read_comparison(folder / "comparison.json")
     console.show(comparison_table(record))
-    typer.echo(f"tables: {folder / 'comparison.json'}\nreport: {page}")
     for line in conclusion(record):
-        typer.echo(escaped(line))
+        typer.echo(line)
+    typer.echo(f"tables: {folder / 'comparison.json'}\nreport: {page}")
     if without := lacking(folder):
         raise RunError(without)
 

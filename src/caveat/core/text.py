@@ -48,10 +48,10 @@ def named(names: Sequence[str], most: int = 12) -> str:
     return listed([plain(name) for name in names], most)
 
 
-def seeds_option(seeds: Sequence[int], count: int) -> str:
-    """Return the option that adds seeds up to a number of them."""
+def more_seeds(seeds: Sequence[int], count: int) -> str:
+    """Return the seeds with others up to a number of them, as an option's value."""
     more = [seed for seed in range(count + len(seeds)) if seed not in seeds][: max(0, count - len(seeds))]
-    return f"--seeds {','.join(map(str, [*seeds, *more]))}"
+    return ",".join(map(str, [*seeds, *more]))
 
 
 def initial(text: str) -> str:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from markupsafe import Markup
 
-from ..core.text import apart, initial, joined, percent, plural, power_tick, seeds_option, tick
+from ..core.text import apart, initial, joined, more_seeds, percent, plural, power_tick, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
 from . import templates
 from .diagrams import Dot, dot_plot, dots, lay_out, named, rank_plane
@@ -191,9 +191,9 @@ def next_steps(audit: AuditFile) -> list[str]:
     unknown = [each for each in audit.findings if each.verdict == "cannot say"]
     asked = [each.name for each in unknown if _estimate(each)]
     if asked and not audit.accuracy.warning:
-        more = seeds_option(audit.seeds, 2 * len(audit.seeds))
-        known = f"the command under Settings with more seeds ({more})"
-        again = known if audit.command else f"the audit with {more.removeprefix('--')}"
+        more = more_seeds(audit.seeds, 2 * len(audit.seeds))
+        known = f"the command under Settings with more seeds (--seeds {more})"
+        again = known if audit.command else f"the audit with seeds {more}"
         steps.append(f"Repeat {again} to decide what is open: {'; '.join(asked)}.")
     inputs = [each.name for each in unknown if each.name == "confidence" and "limit" in each.measured]
     if inputs and not audit.accuracy.warning:

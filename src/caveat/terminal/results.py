@@ -10,7 +10,7 @@ from ..core.errors import MissingError
 from ..core.text import decimal, duration, escaped, megabytes, named, percent, plain, times
 from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
 from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
-from ..html.comparison import budgets, wording
+from ..html.comparison import advice, budgets, wording
 from ..html.comparison import verdict as verdicts
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
@@ -273,16 +273,15 @@ def _costs(runs: list[ComparedRun]) -> list[str]:
 
 
 def conclusion(record: Comparison) -> list[str]:
-    """Return the last lines of output: for each setting unequal budgets and the verdict, then the verdict of each
-    contrast."""
-    lines = []
+    """Return the verdict of each setting, those of contrasts, and what to do, with its command."""
+    lines, steps = list[str](), list[advice.Advice]()
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
-        if told := budgets.unequal_budgets(record, setting):
-            option = budgets.equal_by(record, setting)
-            lines.append(f"{where}UNEQUAL BUDGETS: {escaped(told)} {option} gives all methods equally many rounds.")
-        lines.append(f"{where}{escaped(_breaking(verdicts.verdict(record, setting)))}")
-    return lines + [escaped(_breaking(line)) for line in wording.contrast_sentences(record)]
+        lines.append(f"{where}{verdicts.verdict(record, setting)}")
+        steps += [each._replace(step=f"→ {where}{each.step}") for each in advice.next_steps(record, setting)]
+    lines += [*wording.contrast_sentences(record), *(each.step for each in steps)]
+    again = advice.command(record, steps)
+    return [escaped(_breaking(line)) for line in [*lines, *([f"  {again}"] if again else [])]]
 
 
 def _breaking(text: str) -> str:

@@ -24,6 +24,24 @@ def student_quantile(probability: float, freedom: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
+def half_width(half: float, seeds: int, more: int, level: float = 0.05) -> float:
+    """Return the half-width with `more` seeds of an interval that has the half-width `half` with `seeds` of them, at
+    confidence 1 - level, if seeds vary as they do."""
+    ratio = student_quantile(1 - level / 2, more - 1) / student_quantile(1 - level / 2, seeds - 1)
+    return half * ratio * math.sqrt(seeds / more)
+
+
+MOST_SEEDS = 50
+"""Number of seeds above which more seeds are not advised."""
+
+
+def seeds_needed(gap: float, half: float, seeds: int, level: float = 0.05) -> int | None:
+    """Return the number of seeds with which an interval of half-width `half` around `gap` would exclude 0; None if it
+    is above `MOST_SEEDS`."""
+    more = range(seeds + 1, MOST_SEEDS + 1)
+    return next((n for n in more if half_width(half, seeds, n, level) < abs(gap)), None)
+
+
 def student_tail(value: float, freedom: float) -> float:
     """Return the probability of exceeding a value under Student's t distribution."""
     return float(stdtr(freedom, -value))

@@ -113,6 +113,7 @@ class Result(IntervalRecord):
     worst: Finite = None
     rank: Finite = None
     best: bool = False
+    """Whether it is shown to be better than all others of equal budgets."""
     domains: dict[str, IntervalRecord] = {}
     silos: dict[str, IntervalRecord] = {}
 

@@ -1,6 +1,5 @@
 """Budgets of a comparison: numbers of rounds, who leads at a common round, and who still learned at the end."""
 
-import shlex
 from statistics import fmean
 
 from ...core.text import joined, listed, percent
@@ -26,28 +25,12 @@ def unequal_budgets(record: Comparison, setting: Setting) -> str:
     by_rounds: dict[tuple[int, int], list[str]] = {}
     for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
         by_rounds.setdefault(of, []).append(name)
-    texts = "; ".join(f"{joined(names)} {range_of(of)} rounds" for of, names in by_rounds.items())
-    return f"{texts}."
+    return "; ".join(f"{joined(names)} {range_of(of)} rounds" for of, names in by_rounds.items())
 
 
-def equal_by(record: Comparison, setting: Setting) -> str:
-    """Return the option that gives all methods the maximum number of rounds."""
-    runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
-    longest = max(runs, key=lambda run: run.rounds or 0, default=None)
-    return f"--match-rounds {shlex.quote(longest.row)}" if longest else ""
-
-
-def matched_command(record: Comparison, setting: Setting) -> str:
-    """Return the comparison's command with this option and another folder; "" unless it is `caveat compare`."""
-    words = shlex.split(record.command)
-    if words[:2] != ["caveat", "compare"]:
-        return ""
-    if "--out" in words[:-1]:
-        at = words.index("--out") + 1
-        words[at] = f"{words[at]}-equal"
-    else:
-        words += ["--out", "NEW"]
-    return f"{shlex.join(words)} {equal_by(record, setting)}"
+def longest(record: Comparison, setting: Setting) -> str:
+    """Return the method with the largest number of rounds."""
+    return max((of[1], name) for name, of in trained(record, setting).items())[1]
 
 
 def pairs_of(record: Comparison, setting: Setting, measure: Measure) -> list[DifferenceRecord]:
@@ -88,7 +71,7 @@ def at_common_round(record: Comparison, setting: Setting) -> str:
     known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
     common = set.intersection(*known) if known else set()
     if not common:
-        return "No round has validation metrics of all methods, which trained for different numbers of rounds."
+        return "No round has validation metrics of all methods."
     last = max(common)
     found = {
         name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
@@ -96,9 +79,9 @@ def at_common_round(record: Comparison, setting: Setting) -> str:
     }
     if (kind := predicted(record.measures)) != "classes":
         texts = [f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda each: each[1])]
-        return f"At equal budgets (round {last}, the last common one), {CURVES[kind][0]} is {joined(texts)}."
+        return f"At round {last}, the last common one, {CURVES[kind][0]} is {joined(texts)}."
     (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
-    where = f"At equal budgets (round {last}, the last common one),"
+    where = f"At round {last}, the last common one,"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
     if best - other < _LEVEL:
         same = f"{where} {first} and {second} have the same accuracy on validation data"

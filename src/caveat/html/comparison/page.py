@@ -19,7 +19,7 @@ from ...files.schema import (
 from .. import templates
 from ..diagrams import Dot
 from ..svg import Chart, Point, Write, swatch
-from . import budgets, wording
+from . import advice, budgets, wording
 from . import verdict as verdicts
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_map
 from .tables import (
@@ -96,17 +96,15 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
     """Return every pair; if there are many, the leading method's come first, the others in a second figure."""
-    results, unequal = record.results(setting, measure), bool(budgets.unequal_budgets(record, setting))
-    pairs = budgets.pairs_of(record, setting, measure)
+    results, pairs = record.results(setting, measure), budgets.pairs_of(record, setting, measure)
     parts = [pairs]
     if len(pairs) > _MOST_PAIRS and (order := wording.ranked(results.rows, measure)):
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
-    corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
-    caption = f"On the seeds and silos that both have. The intervals cover the differences of {corrected} "
-    caption += f"simultaneously with 95 %, for {wording.scope(results)}. "
-    p = f"If one excludes 0, its p-value, corrected for {corrected}, is below {wording.LEVEL:g}: the mark is colored "
-    caption += "Budgets differ, so nothing is tested." if unequal else f"{p}and the p-value dark."
+    of = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
+    caption = f"Simultaneous 95 % intervals of {of}, for {wording.scope(results)}."
+    if any(pair.p_adjusted is not None for pair in pairs):
+        caption += f" A colored mark: p, corrected for {of}, is below {wording.LEVEL:g}."
     about = f"Differences in {measure.title} between methods, pairs: {{}}, with simultaneous 95 % intervals"
     return [
         Chart(f"Differences in {wording.header(measure)}", forest(part, measure, about.format(len(part))), caption)
@@ -219,6 +217,7 @@ def render(record: Comparison) -> str:
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = verdicts.state(record)
+    steps = [(setting.name, step) for setting in record.columns for step in advice.next_steps(record, setting)]
     return templates.render(
         _TEMPLATE,
         record=record,
@@ -226,18 +225,10 @@ def render(record: Comparison) -> str:
         alarm=alarm,
         failed=[run for run in record.cells if run.status == "failed"],
         leaders=verdicts.leaders(record),
-        budgets=[
-            (one.name, told, budgets.equal_by(record, one), budgets.matched_command(record, one))
-            for one in record.columns
-            if (told := budgets.unequal_budgets(record, one))
-        ],
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
-        steps=[
-            f"{setting.name}: {step}" if setting.name else step
-            for setting in record.columns
-            for step in verdicts.next_steps(record, setting)
-        ],
+        steps=[f"{name}: {step.step}" if name else step.step for name, step in steps],
+        command=advice.command(record, [step for _, step in steps]),
         verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],
         settings=_settings(record),
         headlines=[(m, *headline(record, m)) for m in record.measures],
@@ -254,6 +245,7 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
     return {
         "setting": setting.name,
         "verdict": verdicts.verdict(record, setting),
+        "unequal": bool(budgets.unequal_budgets(record, setting)),
         "table": main_table(record, setting),
         "more": metric_table(record, setting),
         "curves": curves(record, setting),

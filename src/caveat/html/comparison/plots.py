@@ -98,10 +98,9 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
     rows = lay_out([(name, [""]) for name in names], 22, shown, top=30, right=104)
     frame = rows.frame
     zero = frame.x(0)
-    heads = [
-        svg.text(frame.right + 46, 12, "points" if measure.percent else "gap", "end", "tick"),
-        svg.text(svg.WIDTH, 12, "p", "end", "tick"),
-    ]
+    tested = any(pair.p_adjusted is not None for pair in pairs)
+    heads = [svg.text(frame.right + 46, 12, "points" if measure.percent else "gap", "end", "tick")]
+    heads += [svg.text(svg.WIDTH, 12, "p", "end", "tick")] * tested
     if measure.higher is not None:
         left, right = ("worse", "better") if measure.higher else ("better", "worse")
         heads.append(svg.text(zero - 8, 26, f"first {left}", "end", "tick"))
@@ -122,7 +121,7 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
     drawn = [
         dots(frame, 0, [(found, y)], 4.2),
         svg.text(frame.right + 46, y + 4, signed(measure, pair.mean), "end"),
-        svg.text(frame.right + 104, y + 4, p or "no test", "end", "" if clear else "tick"),
+        svg.text(frame.right + 104, y + 4, p, "end", "" if clear else "tick"),
     ]
     return svg.group(title, *drawn, class_="found" if clear else "open")
 

@@ -45,9 +45,10 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         column("to silos", (size(wording.mean_of(each, "bytes_down")) for each in runs), "sent"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
-    bold = "" if unequal else ", the best in bold"
-    caption = f"Mean over silos and seeds, with its 95 % interval below{bold}; costs are per run, mean over "
-    caption += f"seeds; a triangle marks failed runs. {wording.POPULATION}"
+    bold = "; bold: shown to be better than all others" if "<b>" in str(columns) else ""
+    failed = "; a triangle marks failed runs" if any(cell.flag for cell in columns[1].cells) else ""
+    caption = f"Mean over silos and seeds, with its 95 % interval below{bold}; costs are per run, mean over seeds"
+    caption += f"{failed}. {wording.POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
 
 
@@ -75,12 +76,10 @@ def _name(record: Comparison, row: ComparedMethod) -> Markup:
 
 
 def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
-    cells, equal = [], not unequal_budgets(record, setting)
+    cells = []
     for row in record.rows:
         found = record.result(row, setting, measure)
-        cells.append(
-            _mean(measure, found, found.best and equal) or ("failed" if record.runs(row, setting, "failed") else "")
-        )
+        cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
     of = "of all inputs together, mean over seeds" if measure.path else "mean over silos and seeds"
     return column(wording.header(measure) + _ARROWS[measure.higher], cells, of)
 

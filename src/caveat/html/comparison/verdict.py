@@ -1,14 +1,13 @@
 """Verdicts on a comparison: who leads and whether that is known, budgets, and what to do next."""
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import equation, initial, listed, percent, plural, seeds_option
+from ...core.text import equation, initial, listed, percent, plural
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
-from ...uncertainty.statistical_tests import binomial_tail, student_quantile
-from .budgets import against, at_common_round, equal_by, matched_command, rising, unequal_budgets
+from ...uncertainty.statistical_tests import binomial_tail
+from .budgets import against, at_common_round, unequal_budgets
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
 _BARELY = 0.2
@@ -20,7 +19,13 @@ _MOST_OTHERS = 4
 
 
 def verdict(record: Comparison, setting: Setting) -> str:
-    """Return the verdict on the first metric under one setting: who leads, by how much, and with what significance."""
+    """Return the verdict on the first metric under one setting: unequal budgets, who leads, by how much, and with what
+    significance."""
+    told = unequal_budgets(record, setting)
+    return (f"Budgets differ ({told}), so methods are not ranked. " if told else "") + _leader(record, setting)
+
+
+def _leader(record: Comparison, setting: Setting) -> str:
     measure = record.measures[0]
     results = record.results(setting, measure)
     order = ranked(results.rows, measure)
@@ -51,7 +56,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
         lead = _lead(first.row, second.row, pair, measure) if pair and pair.mean is not None else ""
         after = against(record, setting, first.row, second.row)
         lead = lead.replace("It is", "it is") if after else lead
-        return f"{at_common_round(record, setting)} {after}{lead} This does not rank methods, whose budgets differ."
+        return f"{at_common_round(record, setting)} {after}{lead}".rstrip()
     if pair is None or pair.mean is None:
         return (
             f"{first.row} has the best mean, {measure.title} {_with_interval(measure, first)}, then {second.row} with "
@@ -118,7 +123,7 @@ def unlearned(record: Comparison, setting: Setting) -> list[str]:
     return missed
 
 
-def _accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
+def accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
     """Return the accuracies of all methods, best first; empty if accuracy is not compared."""
     found = (measure for measure in record.measures if measure.figure == "accuracy")
     return [row for measure in found for row in ranked(record.results(setting, measure).rows, measure)]
@@ -127,72 +132,10 @@ def _accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
 def barely(record: Comparison, setting: Setting) -> bool:
     """Return whether no method is more than barely better than the most frequent class: the best agreement above it is
     below 20 %."""
-    most, results = baseline(record, setting, judged(record)), _accuracies(record, setting)
+    most, results = baseline(record, setting, judged(record)), accuracies(record, setting)
     return bool(results) and most is not None and most < 1 and (results[0].mean or 0) - most < _BARELY * (1 - most)
 
 
-def next_steps(record: Comparison, setting: Setting) -> list[str]:
-    """Return what to do next: add seeds that would decide, or the controls that are missing."""
-    measure = record.measures[0]
-    steps = []
-    if unequal := bool(unequal_budgets(record, setting)):
-        again = ": the second command at the end" if matched_command(record, setting) else ""
-        steps.append(f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods{again}.")
-    results, names = record.results(setting, measure), {row.method or row.name for row in record.rows}
-    order = ranked(results.rows, measure)
-    if barely(record, setting):
-        why = "no method is more than barely better than the most frequent class (the best accuracy is "
-        why += f"{percent(_accuracies(record, setting)[0].mean)})"
-        return [
-            "Train for more rounds or with another training.lr, and look at the curves and at measures other than "
-            f"accuracy, before comparing: {why}."
-        ]
-    if order and order[0].row in unlearned(record, setting):
-        short = WITHOUT[predicted(record.measures)][1]
-        return [f"{order[0].row} is not shown to be better than {short}: add test inputs."]
-    if ALONE not in names and record.rows:
-        steps.append(f"Add the method {ALONE} (training alone) as a control, which shows what sharing adds.")
-    if len(order) < 2 or measure.higher is None:
-        return steps
-    first, second = order[0].row, order[1].row
-    if unequal:
-        return steps
-    pair, seeds = gap_between(results.pairs, first, second, measure), min(order[0].seeds, order[1].seeds)
-    if pair is None or not pair.mean:
-        return steps
-    if len(record.seeds) == 1:
-        return [*steps, f"Repeat with several seeds ({seeds_option(record.seeds, 5)}): one seed allows no test."]
-    if gained := rising(record, setting):
-        since = "in the last third of the rounds"
-        return [*steps, f"Train for more rounds before you choose: {since}, validation accuracy rose for {gained}."]
-    if pair.low is not None and pair.high is not None and pair.low <= 0 <= pair.high:
-        needed = seeds_needed(pair.mean, (pair.high - pair.low) / 2, seeds, len(results.pairs))
-        steps.append(
-            f"Repeat with about {needed} seeds ({seeds_option(record.seeds, needed)}), which would separate {first} "
-            f"and {second} if the difference stays as it is and the test inputs are enough."
-            if needed
-            else f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
-            f"differences above {_gap(measure, (pair.high - pair.low) / 2)}."
-        )
-    elif pair.p_adjusted is not None and pair.p_adjusted < LEVEL and pair.mean > 0:
-        steps.append(f"Use {first} on silos like these.")
-    return steps
-
-
-def seeds_needed(mean: float, half: float, seeds: int, pairs: int) -> int | None:
-    """Return the number of seeds with which an interval of half-width `half`, simultaneous for `pairs` differences,
-    would exclude 0; None if it is above 50."""
-    level = 1 - LEVEL / 2 / max(pairs, 1)
-    deviation = half / student_quantile(level, seeds - 1) * math.sqrt(seeds)
-    enough = (
-        n for n in range(seeds + 1, MOST_SEEDS + 1)
-        if student_quantile(level, n - 1) * deviation / math.sqrt(n) < abs(mean)
-    )  # fmt: skip
-    return next(enough, None)
-
-
-MOST_SEEDS = 50
-"""Number of seeds above which more seeds are not advised."""
 ALONE = "local"
 
 
@@ -263,7 +206,7 @@ def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:
 def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measure) -> str:
     if gap.mean is None:
         raise ValueError(f"no difference between {first} and {second} is known")
-    by = _gap(measure, abs(gap.mean))
+    by = gap_text(measure, abs(gap.mean))
     ahead, bounds = first if gap.mean >= 0 else second, interval(measure, gap if gap.mean >= 0 else _turned(gap))
     between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
     known = gap.low is not None and gap.low > 0 if gap.p_adjusted is None else gap.p_adjusted < LEVEL
@@ -275,7 +218,7 @@ def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measur
     return f"{first} is ahead of {second} by {by}{between}."
 
 
-def _gap(measure: Measure, gap: float) -> str:
+def gap_text(measure: Measure, gap: float) -> str:
     """Return a difference that is not negative, with its unit."""
     unit = f" points of {measure.title}" if measure.percent else f" in {measure.title}"
     same = figure(measure, gap) == figure(measure, 0.0)

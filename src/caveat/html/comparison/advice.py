@@ -1,0 +1,126 @@
+"""What to do after a comparison, and the command that does it."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ...core.text import more_seeds, percent, plural
+from ...files.schema import Comparison, DifferenceRecord, Result, Setting, predicted
+from ...uncertainty.statistical_tests import half_width, seeds_needed
+from ..commands import changed, option_of
+from .budgets import longest, rising, trained, unequal_budgets
+from .verdict import ALONE, WITHOUT, accuracies, barely, gap_between, gap_text, unlearned
+from .wording import LEVEL, SEEDS, figure, ranked
+
+
+class Advice(NamedTuple):
+    """What to do now, and what this changes in the comparison."""
+
+    step: str
+    seeds: int = 0
+    """The number of seeds; 0 if they stay."""
+    match: str = ""
+    """The method whose number of rounds all others get."""
+    more: bool = False
+    """Whether to train for more rounds."""
+    alone: bool = False
+    """Whether to add training alone."""
+
+
+def next_steps(record: Comparison, setting: Setting) -> list[Advice]:
+    """Return what to do next under one setting: repeat with equal budgets, more rounds or seeds, or with a control."""
+    measure, results = record.measures[0], record.results(setting, record.measures[0])
+    order, short = ranked(results.rows, measure), WITHOUT[predicted(record.measures)][1]
+    if barely(record, setting):
+        most = percent(accuracies(record, setting)[0].mean)
+        text = "Train for more rounds or with another training.lr, and look at the curves and at measures other than "
+        text += f"accuracy, before comparing: no method is more than barely better than {short} (the best accuracy is "
+        return [Advice(f"{text}{most}).", more=True)]
+    if order and order[0].row in unlearned(record, setting):
+        return [Advice(f"{order[0].row} is not shown to be better than {short}: add test inputs.")]
+    steps, pair = list[Advice](), None
+    if len(order) > 1 and measure.higher is not None:
+        pair = gap_between(results.pairs, order[0].row, order[1].row, measure)
+    if unequal_budgets(record, setting):
+        steps.append(_equal(record, setting, order, pair))
+    if ALONE not in {row.method or row.name for row in record.rows} and record.rows:
+        text = f"Add the method {ALONE} (training alone) as a control, which shows what sharing adds."
+        steps.append(Advice(text, alone=True))
+    if not unequal_budgets(record, setting) and pair is not None and pair.mean:
+        steps += _deciding(record, setting, order, pair)
+    return steps
+
+
+def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord | None) -> Advice:
+    """Return how to compare with equal budgets, with seeds enough to show a difference."""
+    most = longest(record, setting)
+    text, half = f"Give every method as many rounds as {most}", None if pair is None else _half(pair)
+    if half is None or pair is None:
+        return Advice(f"{text}, before comparing them.", match=most)
+    seeds, measure = min(each.seeds for each in order[:2]), record.measures[0]
+    now = f"{plural(seeds, 'seed')} show only differences above {gap_text(measure, half)}"
+    if seeds >= SEEDS:
+        return Advice(f"{text}: {now}.", match=most)
+    more, level = max(SEEDS, 2 * seeds), LEVEL / len(record.results(setting, measure).pairs)
+    then = f"{more} those above about {figure(measure, half_width(half, seeds, more, level))} if seeds vary as here"
+    return Advice(f"{text}, with {more} seeds: {now}, and {then}.", seeds=more, match=most)
+
+
+def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord) -> list[Advice]:
+    """Return how to decide between the best two methods of equal budgets, or which to use."""
+    first, second, half = order[0].row, order[1].row, _half(pair)
+    if len(record.seeds) == 1:
+        return [Advice(f"Repeat with {SEEDS} seeds: one seed allows no test.", seeds=SEEDS)]
+    if gained := rising(record, setting):
+        since = "in the last third of the rounds"
+        text = f"Train for more rounds before you choose: {since}, validation accuracy rose for {gained}."
+        return [Advice(text, more=True)]
+    if half is not None and abs(pair.mean or 0.0) <= half:
+        seeds, pairs = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
+        if needed := seeds_needed(pair.mean or 0.0, half, seeds, LEVEL / pairs):
+            text = f"Repeat with about {needed} seeds, which would separate {first} and {second} if the difference "
+            return [Advice(f"{text}stays as it is and the test inputs are enough.", seeds=needed)]
+        text = f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
+        return [Advice(f"{text}differences above {gap_text(record.measures[0], half)}.")]
+    ahead = pair.p_adjusted is not None and pair.p_adjusted < LEVEL and (pair.mean or 0.0) > 0
+    return [Advice(f"Use {first} on silos like these.")] * ahead
+
+
+def _half(pair: DifferenceRecord) -> float | None:
+    """Return half the width of an interval; None without one."""
+    return None if pair.low is None or pair.high is None else (pair.high - pair.low) / 2
+
+
+def command(record: Comparison, steps: Sequence[Advice]) -> str:
+    """Return the command of the comparison with what all steps change; "" if nothing changes, or without a command that
+    changes it."""
+    known, options, folder = record.command, dict[str, str](), ""
+    if not known.startswith("caveat compare"):
+        return ""
+    for step in steps:
+        if step.alone and option_of(known, "--variant") and not option_of(known, "--methods"):
+            known += f" --variant {shlex.quote(f'{ALONE}: method.name={ALONE}')}"
+        elif step.alone:
+            given = option_of(known, "--methods") or ",".join(row.name for row in record.rows)
+            options["--methods"] = f"{given},{ALONE}"
+        if step.seeds > len(options.get("--seeds", "").split(",")):
+            options["--seeds"] = more_seeds(record.seeds, step.seeds)
+        if step.match:
+            options["--match-rounds"], folder = step.match, "equal"
+        if step.more:
+            options["--set rounds"], folder = _doubled(record), "longer"
+    if folder:
+        words = shlex.split(known)
+        usual = f"runs/compare-{Path(words[2]).stem if words[2:] and words[2][0] != '-' else 'NEW'}"
+        options["--out"] = f"{option_of(known, '--out') or usual}-{folder}"
+    return changed(known, options) if options and all(options.values()) else ""
+
+
+def _doubled(record: Comparison) -> str:
+    """Return twice the number of rounds; "" unless one number is that of all methods."""
+    if any(each.startswith("rounds=") for row in record.rows for each in row.sets):
+        return ""
+    taken = {number for setting in record.columns for of in trained(record, setting).values() for number in of}
+    given = option_of(record.command, "--set rounds") or (str(*taken) if len(taken) == 1 else "")
+    return str(2 * int(given)) if given.isdecimal() else ""
