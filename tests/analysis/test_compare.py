@@ -317,7 +317,7 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
             small(MethodVariant("x", (*FEDAVG.sets, "rounds=3")), UEFL, match_rounds="uefl"),
             "its rounds must equal those of uefl",
         ),
-        (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept, too"),
+        (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is also swept"),
         (small(MethodVariant("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
         (small(FEDAVG, match_rounds="uefl"), "match_rounds = 'uefl': no such row"),
         (

@@ -120,7 +120,7 @@ def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
     settings = DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, split=Split(0.5, 0.25, 0.25))
     for silo in data.load(settings, 0):
         assert [len(getattr(silo, name)) for name in NAMES] == [20, 10, 10, 10]
-    with pytest.raises(DataError, match=r"3 silos with 14 test samples each, but there are only 40"):
+    with pytest.raises(DataError, match=r"3 silos with 14 test samples each need 42, but there are only 40"):
         data.load(DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, test_per_silo=14), 0)
 
 
@@ -268,9 +268,7 @@ def test_as_many_shares_as_there_are_silos_or_a_divisor(shares: tuple[float, ...
 
 def test_wrong_labels_and_a_stream_of_classes_that_a_silo_lacks_exclude_each_other() -> None:
     labels = Partition(scheme="classes")
-    with pytest.raises(
-        ConfigurationError, match=r"data\.label_noise: with wrong labels the classes that a silo does not know"
-    ):
+    with pytest.raises(ConfigurationError, match=r"data\.label_noise hides which classes a silo lacks"):
         DataSettings(n_silos=4, partition=labels, label_noise=(0.1,), ood=data.OodSettings(local="classes"))
 
 

@@ -57,7 +57,7 @@ def test_sources_that_cannot_be_joined(tmp_path: Path) -> None:
         DataSettings(source="digits + mnist")
     with pytest.raises(ConfigurationError, match=r"csv cannot be joined"):
         DataSettings(source="digits + csv:a.csv", target="ill")
-    with pytest.raises(ConfigurationError, match=r"'images:x' consists of silos"):
+    with pytest.raises(ConfigurationError, match=r"'images:x' is divided into silos"):
         DataSettings(source="digits + images:x")
     with pytest.raises(
         DataError, match=r"a\.npz has 3 classes \(0, 1, 2\) but digits 10 classes \(0, .* 9\); expected"
@@ -105,13 +105,13 @@ def test_all_test_samples_are_shared_out_in_each_domain(tmp_path: Path) -> None:
     assert [len(silo.test) for silo in silos] == [4, 3, 45, 45]
     assert {sum(len(getattr(silo, name)) for name in NAMES[:3]) for silo in silos} == {40}
     assert len(set(silos[2].indices["test"].tolist()) | set(silos[3].indices["test"].tolist())) == 90
-    with pytest.raises(DataError, match=r"^few: 2 silos with 4 test samples each, but there are only 7"):
+    with pytest.raises(DataError, match=r"^few: 2 silos with 4 test samples each need 8, but there are only 7"):
         data.load(DataSettings(source=f"npz:{few},{many}", n_silos=4, samples_per_silo=40, test_per_silo=4), 0)
 
 
 def test_a_domain_too_small_is_named(tmp_path: Path) -> None:
     few, many = write_npz(tmp_path / "few.npz", train=30), write_npz(tmp_path / "many.npz")
-    with pytest.raises(DataError, match=r"^few: 100 samples requested, but there are only 30"):
+    with pytest.raises(DataError, match=r"^few: data\.samples_per_silo = 100, but there are only 30 samples"):
         data.load(DataSettings(source=f"npz:{few},{many}", samples_per_silo=100), 0)
 
 
@@ -179,7 +179,9 @@ def test_office_and_pacs_files_are_domains_of_one_shape() -> None:
         assert len(silos.classes) == classes
         assert domain in [silo.domain.rsplit("_", 1)[-1] for silo in silos]
         assert_disjoint(silos)
-    with pytest.raises(DataError, match=r"^office_caltech10_dslr: 127 samples requested, but there are only 126$"):
+    with pytest.raises(
+        DataError, match=r"^office_caltech10_dslr: data\.samples_per_silo = 127, but there are only 126 samples$"
+    ):
         data.load(DataSettings(source=f"npz:{office}", samples_per_silo=127), 0)
     sketch = data.npz("pacs_sketch.npz").x[:4]
     assert np.array_equal(silos.to_image(silos.prepare(sketch)), np.repeat(sketch, 3, -1))

@@ -115,7 +115,7 @@ def test_an_alpha_channel_is_taken_only_where_it_says_nothing(tmp_path: Path, mo
         see_through.save(tmp_path / "a.png")
     else:
         see_through.save(tmp_path / "a.png", transparency=see_through.getpixel((3, 2)))
-    refused(tmp_path / "a.png", "transparent pixels", "save it without alpha")
+    refused(tmp_path / "a.png", "transparent pixels", "without an alpha channel")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -216,7 +216,9 @@ def test_what_needs_all_inputs_is_refused(tmp_path: Path) -> None:
         data.load(DataSettings(source=f"npy:{path}", shift=data.Shift(noise_std=(1.0,))), 0)
     with pytest.raises(ConfigurationError, match=r"data\.lazy = true is ignored by source 'digits'"):
         DataSettings(source="digits", lazy=True)
-    with pytest.raises(ConfigurationError, match="consists of silos and can only be joined with others that do"):
+    with pytest.raises(
+        ConfigurationError, match="is divided into silos and can only be joined with sources of the same kind"
+    ):
         DataSettings(source=f"npy:{path} + digits")
 
 

@@ -357,5 +357,5 @@ class Annealed(FedAvg):
 def test_dropout_may_change_from_round_to_round(tmp_path: Path) -> None:
     apart, _ = federation(Annealed(rounds=3, training=FAST), tmp_path / "off", "off", model=plain)
     together, works = federation(Annealed(rounds=3, training=FAST), tmp_path / "on", "on", model=plain)
-    assert works["train"].why == "in round 1 of the schedule it drops other units than before"
+    assert works["train"].why == "in round 1 of the schedule it drops different units than before"
     assert_near(apart.server, together.server)

@@ -205,7 +205,7 @@ def test_the_server_says_which_class_is_positive_once_silos_agree(setting: str, 
 def test_another_configuration_does_not_continue_a_run(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
     federation.serve()
-    with pytest.raises(ConfigurationError, match="has another configuration"):
+    with pytest.raises(ConfigurationError, match="has a different configuration"):
         federation.serve(load(str(federation.folder / "config.toml"), ["seed=4"]))
 
 
@@ -251,7 +251,7 @@ def test_how_long_the_server_waits_may_differ_when_a_run_continues(tmp_path: Pat
         federation.serve()
     del federation.grid.apps[federation.node["hill"]]
     table = str(federation.folder / "config.toml")
-    with pytest.raises(ConfigurationError, match="has another configuration"):
+    with pytest.raises(ConfigurationError, match="has a different configuration"):
         federation.serve(load(table, ["federation.min_available_silos=4"]))
     federation.serve(load(table, ["federation.quorum=2", "federation.round_timeout=0.5", "federation.start_timeout=5"]))
     assert summary(federation.run)["absent"] == ["hill"]

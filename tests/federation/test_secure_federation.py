@@ -193,7 +193,9 @@ def test_a_silo_that_is_sent_another_model_is_found(tmp_path: Path, capsys: pyte
         return handler(message, context)
 
     federation.grid.apps[federation.node["hill"]] = other_model
-    with pytest.raises(RunError, match=r"round 0, task '.*train': the masks do not cancel, so nothing was learnt"):
+    with pytest.raises(
+        RunError, match=r"round 0, task '.*train': the masks do not cancel, so the server learned nothing"
+    ):
         federation.serve()
     assert any("no sum: round 0" in note for note in federation.notes)
     assert "1 of 4 silos signed the sum of slot 0" in capsys.readouterr().err
@@ -222,7 +224,9 @@ def test_a_killed_server_goes_on_with_the_sums_that_it_stored(
         assert len(summary(federation.serve())["secure"]["silos"]) == 4
         assert sum(phase_of(message) == "train" for message in federation.sent) == trained
     else:
-        with pytest.raises(RunError, match=r"0 of 4 silos sent masked vectors.*given shares for a sum of round 0"):
+        with pytest.raises(
+            RunError, match=r"0 of 4 silos sent masked vectors.*already sent shares for a sum of round 0"
+        ):
             federation.serve()
 
 
@@ -232,7 +236,7 @@ def test_silos_refuse_what_they_cannot_mask(tmp_path: Path, missing: str, capsys
     if missing == "key":
         for config in federation.grid.node_config.values():
             del config["key"]
-        told = "has no key, with which secure aggregation signs"
+        told = "has no key, which secure aggregation needs"
     else:
         ask, told = federation.grid._deliver, "without a valid slot of a session"
 

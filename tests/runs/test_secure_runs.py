@@ -62,7 +62,7 @@ def test_secure_runs_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ("federation.robust=bound", "exclude each other: rules against malicious silos look at single updates"),
+        ("federation.robust=bound", "cannot be combined: rules against malicious silos need single updates"),
         ("federation.robust=median", "hides"),
         ("data.n_silos=2", "needs 3 silos or more in every round"),
         (

@@ -172,7 +172,7 @@ def test_an_interrupted_run_continues_to_the_same_bits(kind: Any, tmp_path: Path
     [
         ({"event": None}, "data.event is missing"),
         ({"predict": "quantity"}, "data.event = 'died' is for data.predict = 'time'"),
-        ({"horizons": (1e6,)}, "no event of training is later"),
+        ({"horizons": (1e6,)}, "no training event is later"),
         ({"range": (1.0, 200.0)}, "expected 0 as the lowest time"),
         ({"event": "dead"}, "data.event = 'dead'"),
         ({"event": "a"}, r"line 2: 'a' is .*, expected 1 or 0"),

@@ -102,7 +102,7 @@ def test_integers_that_could_overflow_are_refused() -> None:
 def test_other_tensors_are_refused() -> None:
     given_ = payloads(3)
     del given_["silo2"]["model"]["bias"]
-    with pytest.raises(RunError, match="'silo2' has other tensors"):
+    with pytest.raises(RunError, match="'silo2' has different tensors"):
         sum_in_the_clear(given_, dict.fromkeys(given_, 1), 3)
 
 

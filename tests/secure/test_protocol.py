@@ -104,10 +104,10 @@ def test_a_server_that_is_killed_in_any_phase_gets_one_sum_of_a_round(phase: str
     again, there = SecureFederation(SEVEN, number=2, before=federation.silos), list("bcdefg")
     again.set_up(no_keys=["a"])
     if phase == "unmasked":
-        with pytest.raises(SecureRefused, match="given shares for a sum of round 3 before"):
+        with pytest.raises(SecureRefused, match="already sent shares for a sum of round 3"):
             again.total(given, work="round 3")
     elif phase == "unmasking":  # three have given shares, and mask no more
-        with pytest.raises(SecureRefused, match="given shares for a sum of round 3 before"):
+        with pytest.raises(SecureRefused, match="already sent shares for a sum of round 3"):
             again.masked("b", again.server.begin(), given["b"], work="round 3")
         with pytest.raises(TooFewSilos, match="4 of 7 silos sent masked vectors"):
             again.total(given, no_vector=["b", "c"], work="round 3")
@@ -136,7 +136,7 @@ def test_a_silo_that_is_killed_before_its_answer_goes_on_with_what_it_stored(pha
     known["used"] = [SlotUse(**each) for each in known["used"]]
     federation.silos[silo] = SecureSilo(SiloSecrets(**known), own.identity, lambda: None)
     if phase == "masked sums":
-        with pytest.raises(SecureRefused, match="slot 0 of session 1 is used"):
+        with pytest.raises(SecureRefused, match="slot 0 of session 1 has already been used"):
             federation.masked(silo, 0, given[silo], work="round 3")
     after = SEVEN if not early else there
     asked = {} if not early else {"no_vector": [silo]}
@@ -194,7 +194,7 @@ def test_a_late_silo_is_not_unmasked() -> None:
     late = federation.silos["d"]
     late.mask(0, FOUR, federation.server.sealed["d"], b"request", given["d"], "work 0")
     for name in "abc":
-        with pytest.raises(SecureRefused, match="given before"):
+        with pytest.raises(SecureRefused, match="already sent the shares"):
             federation.silos[name].open(0, FOUR, {})
     shares_of_seed = [each.seeds.get("d") for (_, slot), each in federation.given.items() if slot == 0]
     assert shares_of_seed == [None] * len(shares_of_seed)
@@ -204,7 +204,7 @@ def test_a_slot_masks_one_vector() -> None:
     federation = SecureFederation(FOUR)
     federation.set_up()
     federation.masked("a", 0, vectors(FOUR)["a"])
-    with pytest.raises(SecureRefused, match="slot 0 of session 1 is used"):
+    with pytest.raises(SecureRefused, match="slot 0 of session 1 has already been used"):
         federation.masked("a", 0, vectors(FOUR, seed=1)["a"])
 
 

@@ -90,7 +90,7 @@ def test_mistakes_are_one_line(run: Run, nowhere: Path) -> None:
     assert "--alarm or --between, not both" in one_error(caveat(*watch, "--alarm", 0.01, "--between", 50), 2)
     assert "silo coast has two states" in one_error(caveat(*watch, "--with", state), 2)
     other = ("watch", run.folder, "rows.csv", "--silo", "hill", "--state", state)
-    assert "watches another model, of silo coast" in one_error(caveat(*other), 3)
+    assert "is the state of a different model, of silo coast" in one_error(caveat(*other), 3)
     state.write_text(state.read_text().replace('"t": 6', '"t": 7'))
     assert "does not match its content" in one_error(caveat(*watch), 3)
 

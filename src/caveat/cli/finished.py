@@ -25,17 +25,17 @@ def predict(
 ) -> None:
     """Predict with a finished run (made here or in Python), or with a silo's stored copy of a federated model.
 
-    Needs only the run folder, wherever it is. For silos that took part, no data are read. A table is read in the format
-    that the silo declared for its own (decimal mark, units), which is printed.
+    The command needs only the run folder, at any path. For silos that took part, it reads no data. It reads a table in
+    the format that the silo declared for its own table (decimal mark, units), and prints this format.
 
-    Writes a row per input: label, probabilities, uncertainties (of a quantity or time: values, interval, spread), the
-    p-values familiarity, nearness, sureness and typicality, the decision (which model gave the label, or abstain: do
-    not rely on the label) and the reason not to rely on it. With uncertainty.set_coverage also the prediction set; for
-    tables also the column of data.groups, if declared, warnings in column input_note, and whether all rows together are
-    unlike the silo's own in some column; for images also the file. Prints how many inputs were answered and abstained
-    from, by reason, and warnings about the run's result. With --report also writes a page: the decisions, p-values
-    beside the silo's own, the strangest inputs with their values (of a quantity also the narrowest and the widest
-    intervals), and columns that shifted.
+    The output has a row per input: label, probabilities, uncertainties (for a quantity or a time: values, interval,
+    spread), the p-values familiarity, nearness, sureness and typicality, the decision (which model gave the label, or
+    abstain: do not rely on the label) and the reason not to rely on the label. With uncertainty.set_coverage, it also
+    has the prediction set. For tables, it also has the column of data.groups, if declared, and warnings about the row
+    and about the table as a whole in the column input_note; for images, it also has the file name. The command prints
+    how many inputs were answered and abstained from, by reason, and warnings about the run's result. With --report, it
+    also writes a page: the decisions, the p-values next to the p-values of the silo's own inputs, the most unusual
+    inputs with their values (for a quantity also the narrowest and the widest intervals), and columns that shifted.
     """
     with reported(named=True):
         from ..api import load

@@ -94,7 +94,7 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
     """Print the progress of a federation, what it waits for, and its last error.
 
     Run it on the server's machine. Lists each silo with the last round in which its update was aggregated, then the
-    last messages of the server: who joined, who was asked, who is not connected.
+    last messages of the server: which silos joined, were asked, or are not connected.
     """
     with reported():
         from ..core.text import escaped

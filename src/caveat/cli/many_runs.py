@@ -100,7 +100,9 @@ def reproduce(
     ] = None,
     rows: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help='Only these rows, separated by commas; "A, B" for a row with a comma.'),
+        typer.Option(
+            metavar="A,B", help='Run only these rows, separated by commas; write "A, B" for a row with a comma.'
+        ),
     ] = None,
     out: console.NewFolder = None,
     workers: console.Workers = None,
@@ -229,7 +231,10 @@ def bench(
         str | None, typer.Option(metavar="A,B,...", help="Federations.  [default: all]", show_default=False)
     ] = None,
     lite: Annotated[
-        bool, typer.Option("--lite", help="Small federations of scikit-learn's data, which need no files; few methods.")
+        bool,
+        typer.Option(
+            "--lite", help="Use few methods, and small federations of scikit-learn's data, which need no files."
+        ),
     ] = False,
     seeds: Annotated[
         str | None,

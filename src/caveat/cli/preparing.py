@@ -110,7 +110,7 @@ def config_(
 ) -> None:
     """Print a configuration in full.
 
-    Every key with its value and meaning, ready to edit.
+    Prints every key with its value and meaning, ready to edit.
     """
     with console.reported():
         from ..config import dump, load
@@ -136,10 +136,10 @@ def data(
         str | None, typer.Option(metavar="COLUMN", help="csv: column that orders the rows in time.")
     ] = None,
     categorical: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="csv: column of categories. Repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="csv: categorical column. Repeatable.")
     ] = None,
     numeric: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="csv: column of numbers. Repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="csv: numeric column. Repeatable.")
     ] = None,
     decimal: Annotated[str, typer.Option(metavar="MARK", help="csv: decimal mark.")] = ".",
     separator: Annotated[
@@ -159,16 +159,16 @@ def data(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, to run all checks of joining."),
+        typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, for all checks of joining."),
     ] = None,
     plugins: console.Plugins = None,
 ) -> None:
     """Show the content of a data source.
 
-    Prints samples per silo or domain and per class, how each column of a table will be encoded, and its values at each
-    silo; silos that do not fit the others, for example because of another unit, are marked. For the silo.toml of a
-    silo, reads the table as the federation would, runs the checks of joining, and lists what could not be checked.
-    Writes and sends nothing.
+    Prints the samples per silo or domain and per class, the encoding of each column of a table, and its values at each
+    silo. Marks silos that differ from the others, for example in their units. For the silo.toml of a silo, reads the
+    table as the federation would, runs the checks of joining, and lists what could not be checked. Writes and sends
+    nothing.
     """
     with console.reported(named=True):
         from ..config.load import data_keys
@@ -230,12 +230,12 @@ def _columns(dictionary: Path | None) -> tuple[DictionaryColumn, ...]:
     return () if dictionary is None else read_dictionary(dictionary)
 
 
-new = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Write a file to start from.")
+new = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Write files to start from.")
 
 
 @new.callback()
 def _several() -> None:
-    """Write a file to start from."""
+    """Write files to start from."""
 
 
 @new.command()
@@ -244,7 +244,7 @@ def method(
     base: Annotated[str, typer.Option("--from", metavar="METHOD", help="Method to start from.")] = "fedavg",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for its three files.")] = Path(),
 ) -> None:
-    """Write your own method, with a test.
+    """Write a custom method, with its manifest and a test.
 
     NAME.py is the method of --from with an additional loss term, ready to run. NAME.toml lists what leaves a silo, and
     test_NAME.py runs the contract tests of all methods. Existing files are not overwritten.

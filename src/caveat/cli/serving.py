@@ -17,11 +17,11 @@ RATE = 0.01
 """The default of --alarm."""
 Alarm = Annotated[
     float | None,
-    typer.Option(min=1e-6, max=0.5, help=f"Largest chance of ever raising a false alarm.  [default: {RATE:g}]"),
+    typer.Option(min=1e-6, max=0.5, help=f"Maximum probability of ever raising a false alarm.  [default: {RATE:g}]"),
 ]
 Between = Annotated[
     int | None,
-    typer.Option(min=2, metavar="N", help="Instead of --alarm: mean number of inputs between false alarms, at least."),
+    typer.Option(min=2, metavar="N", help="Instead of --alarm: minimum mean number of inputs between false alarms."),
 ]
 ALARMED = 1
 """Exit status of `caveat watch` if there is an alarm."""
@@ -38,22 +38,22 @@ def serve(
     silos: Annotated[
         list[str] | None, typer.Option("--silo", metavar="NAME", help="Silo whose model answers. Repeatable.")
     ] = None,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 8000,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     names: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Further name by which the service is asked. Repeatable."),
+        typer.Option("--allow-host", metavar="NAME", help="Another host name of the service. Repeatable."),
     ] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Append a line per answer to this file.")
     ] = None,
     states: Annotated[
-        Path | None, typer.Option("--watch", metavar="FOLDER", help="Watch inputs; keep a state per model here.")
+        Path | None, typer.Option("--watch", metavar="FOLDER", help="Watch inputs; folder for a state per model.")
     ] = None,
     alarm: Alarm = None,
     between: Between = None,
-    most_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of inputs of a request.")] = 4096,
-    most_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Largest size of a request.")] = 4 << 20,
+    most_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of inputs per request.")] = 4096,
+    most_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum size of a request in bytes.")] = 4 << 20,
     model: ModelOptions = None,
     device: Device = None,
     plugins: Plugins = None,
@@ -61,8 +61,8 @@ def serve(
     """Serve models of silos over HTTP (docs/serving.md); needs the extra `serve`.
 
     Answers /predict, the Open Inference Protocol (/v2) and MLflow's /invocations, with the decision to abstain, its
-    reason and the model's guarantees. Signal HUP opens the models again, and no request is lost. There is no
-    authentication and no encryption: for other machines, put a proxy that has both in front of it.
+    reason and the model's guarantees. The signal HUP reloads the models, and no request is lost. There is no
+    authentication and no encryption: to serve other machines, put a proxy that adds both in front of the service.
     """
     with reported(named=True), ExitStack() as open_files:
         from ..serving.answering import AnsweringThread, AnswerLog
@@ -90,7 +90,8 @@ def watch(
         Path | None, typer.Option(metavar="FILE.json", help="File with the state.  [default: RUN-NAME.watch.json]")
     ] = None,
     id: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Tables: rows with the same value count once.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Tables: column of ids; rows with the same id are counted once."),
     ] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: column of labels, if known.")] = None,
     alarm: Alarm = None,
@@ -99,15 +100,15 @@ def watch(
         list[Path] | None,
         typer.Option("--with", metavar="FILE.json", help="State of another silo, for the mean over silos. Repeatable."),
     ] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page of what was found.")] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write the results as a page.")] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
     """Test whether inputs, columns or outcomes have changed since the model was calibrated.
 
-    Give each batch of new inputs once, in order; the state is kept between calls. However often the command is called,
-    the chance that it ever raises a false alarm is at most --alarm. Exits with status 1 if there has been an alarm, and
-    with --between if this call raised one.
+    Pass each batch of new inputs once, in order of time; the state is kept between calls. The probability of ever
+    raising a false alarm is at most --alarm, however often you call the command. Exits with status 1 if there has been
+    an alarm or, with --between, if this call raised one.
     """
     with reported(named=True):
         from ..files import read
@@ -136,16 +137,18 @@ def card(
     folder: RunArgument,
     silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model is described.")],
     stated: Annotated[
-        Path | None, typer.Option("--card", metavar="CARD.toml", help="What only people know (docs/serving.md).")
+        Path | None,
+        typer.Option("--card", metavar="CARD.toml", help="File with the information that caveat cannot know."),
     ] = None,
-    form: Annotated[CardFormat, typer.Option("--format", help="Markdown, JSON, or XML of CHAI.")] = CardFormat.MARKDOWN,
+    form: Annotated[CardFormat, typer.Option("--format", help="Format of the card.")] = CardFormat.MARKDOWN,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
-    """Print the card of a silo's model: data, training, figures, guarantees, privacy and limits.
+    """Print the card of a silo's model: data, training, metrics, guarantees, privacy and limits.
 
-    Markdown with the metadata of Hugging Face, JSON, or the Applied Model Card of the Coalition for Health AI. What
-    only people know, such as the intended use, is from --card; what is blank there is "not stated".
+    The formats are Markdown with the metadata of Hugging Face, JSON, and the Applied Model Card of the Coalition for
+    Health AI (XML). --card contains the information that caveat cannot know, such as the intended use
+    (docs/serving.md); missing entries are printed as "not stated".
     """
     with reported(named=True):
         import json

@@ -157,9 +157,9 @@ class Federation:
         Robust(self.robust, self.max_byzantine)
         if self.secure and self.robust != "off":
             raise ConfigurationError(
-                f"federation.secure = true and federation.robust = {self.robust!r} exclude each other: rules against "
-                "malicious silos look at single updates, which secure aggregation hides. Set robust = 'off', and any "
-                "silo can distort the model unnoticed, or secure = false, and the server sees each silo's update",
+                f"federation.secure = true and federation.robust = {self.robust!r} cannot be combined: rules against "
+                "malicious silos need single updates, which secure aggregation hides. Set robust = 'off' (any silo can "
+                "then distort the model unnoticed), or secure = false (the server then sees each silo's update)",
                 "federation.secure",
             )
         if (self.min_available_silos or self.quorum or 1) < (self.quorum or 1):

@@ -282,11 +282,11 @@ def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
         check_silo_name(name)
     if settings.n_silos not in (None, len(pools)):
         raise ConfigurationError(
-            f"data.n_silos = {settings.n_silos} but the data consists of {len(pools)} silos: {', '.join(names)}"
+            f"data.n_silos = {settings.n_silos} but the data are divided into {len(pools)} silos: {', '.join(names)}"
         )
     if settings.partition.scheme != "iid":
         raise ConfigurationError(
-            f"data.partition.scheme = {settings.partition.scheme!r} is ignored: the data consists of silos already"
+            f"data.partition.scheme = {settings.partition.scheme!r} is ignored: the data are already divided into silos"
         )
     return [Domain(pool, pool.domain, [pool.domain]) for pool in pools]
 
@@ -297,7 +297,7 @@ def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
     silos = settings.n_silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or made or len(pools)
     if settings.n_silos is None and silos == 1:
         raise ConfigurationError(
-            "data.n_silos is missing: this source is not divided into silos; set the number to make"
+            "data.n_silos is missing: this source is not divided into silos; set the number of silos to make"
             + ", or data.silo_column" * bool(pools[0].table)
         )
     if silos % len(pools):
@@ -386,14 +386,16 @@ def _share_out(
     elif tests is None and samples is not None:
         tests = min(max(1, samples // 4), len(held_out) // silos)
     if tests is not None and not 0 < silos * tests <= len(held_out):
-        raise DataError(f"{silos} silos with {tests} test samples each, but there are only {len(held_out)}")
+        raise DataError(
+            f"{silos} silos with {tests} test samples each need {silos * tests}, but there are only {len(held_out)}"
+        )
     y, rng = labels[development], _generator(seed, "partition", names[0])
     shares = None
     if silos > 1 or settings.partition.scheme != "iid":
         chosen = _silo_classes(settings.partition, pool.classes, silos)
         trains, shares = partition(settings.partition, y, len(pool.classes), silos, samples, rng, chosen)
     elif samples is not None and samples > len(y):
-        raise DataError(f"{samples} samples requested, but there are only {len(y)}")
+        raise DataError(f"data.samples_per_silo = {samples}, but there are only {len(y)} samples")
     else:
         trains = deal(y, silos, samples, None, rng)
     # A separate generator: the test labels must not affect later draws.

@@ -317,7 +317,7 @@ def _leaked(pool: Pool) -> str:
     """Return a warning if all test samples are training samples. Raise DataError if both parts are equal."""
     train, test = pool.x[: pool.development], pool.x[pool.development :]
     if train.shape == test.shape and _equal(train, test):
-        raise DataError(f"{_named(pool)}: the test inputs equal the training inputs, expected others")
+        raise DataError(f"{_named(pool)}: the test inputs equal the training inputs, expected different ones")
     # Cheap filter: few training samples match the first test sample at 32 positions.
     flat, first = train.reshape(len(train), -1), test[0].ravel()
     places = np.linspace(0, len(first) - 1, 32).astype(int)

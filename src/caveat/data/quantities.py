@@ -145,7 +145,7 @@ def checked_sums(
         told = f"from {counts.min():g} to {counts.max():g}"
         raise DataError(f"sums of targets with counts {told}, expected whole numbers up to {MOST:,}")
     if why := _wrong_cells(found, grid, first, kind) if grid else _wrong_moments(found[0]):
-        raise DataError(f"sums of targets that no targets have: {why}")
+        raise DataError(f"impossible sums of targets: {why}")
     return found
 
 
@@ -229,7 +229,7 @@ def fitted(fit: Callable[[], Fit], settings: Any) -> Fit:
         target = fit()
     except ValueError:
         raise DataError(
-            "training data have no events, or all at one time; expected events at different times"
+            "the training data have no events, or all events at the same time; expected different times"
             if kind_of(settings) is Times
             else "all training targets are equal, expected different numbers"
         ) from None
@@ -238,7 +238,7 @@ def fitted(fit: Callable[[], Fit], settings: Any) -> Fit:
         return target if target is None else cast(Fit, replace(target, standardized=standardized))
     if late := [each for each in settings.horizons if each > target.end]:
         raise ConfigurationError(
-            f"data.horizons = {list(settings.horizons)}: no event of training is later than {target.end:g}, so the "
+            f"data.horizons = {list(settings.horizons)}: no training event is later than {target.end:g}, so the "
             f"risk at {late[0]:g} is unknown",
             "data.horizons",
         )

@@ -125,7 +125,7 @@ class SharedColumn:
     def __post_init__(self) -> None:
         _distinct("categories", self.categories or ())
         if self.flagged and self.categories is not None:
-            raise DataError(f"column {self.name!r} has categories, but is flagged as one of numbers")
+            raise DataError(f"column {self.name!r} has categories, but is flagged as numeric")
 
 
 @frozen_settings

@@ -303,8 +303,8 @@ class DataSettings:
             )
         if any(self.label_noise) and self.ood.local == "classes":
             raise ConfigurationError(
-                "data.label_noise: with wrong labels the classes that a silo does not know, needed by "
-                "data.ood.local = 'classes', cannot be determined",
+                "data.label_noise hides which classes a silo lacks, and data.ood.local = 'classes' needs these "
+                "classes: remove one of the keys",
                 "data.label_noise",
             )
         self._check_table()

@@ -62,7 +62,7 @@ class Slot(NamedTuple):
             number, slot, members, inbox = json.loads(text)
             return cls(int(number), int(slot), tuple(map(str, members)), unhexed(inbox))
         except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
-            raise SecureRefused("a request for a masked update without a valid slot of a session") from None
+            raise SecureRefused("the request for a masked update has no valid slot of a session") from None
 
 
 def request_digest(order: Order, terms: str, sent: bytes) -> bytes:
@@ -92,7 +92,7 @@ def unpacked(update: Update) -> tuple[Layout, Words]:
         raise DataError("is not masked")
     words, text = group["words"], group["layout"]
     if words.dtype != torch.int64 or text.dtype != torch.uint8 or words.ndim != 1 or text.ndim != 1:
-        raise DataError("is no vector of 64-bit numbers")
+        raise DataError("is not a vector of 64-bit numbers")
     layout = Layout.of_text(text.numpy().tobytes().decode(errors="replace"))
     if len(words) != layout.words:
         raise DataError(f"has {len(words)} numbers, but its tensors have {layout.words}")
@@ -156,8 +156,8 @@ class SecureServer:
         found, known = OpenedSum.of_payload(read_payload(path), path)
         if known != about.hex():
             raise RunError(
-                f"{work_of(t, task)}: silos have opened a sum for another model or before a rollback, {path}, and open "
-                "no other one: start a new run"
+                f"{work_of(t, task)}: the silos have already unmasked a sum for a different model or before a rollback "
+                f"({path}), and do not unmask a second one; start a new run"
             )
         return found
 
@@ -291,4 +291,4 @@ def check_measured(total: DecodedSum, cards: Sequence[SiloInfo]) -> None:
     if inputs not in together.examples.values():
         wrong[TOGETHER] = f"{inputs} inputs, but the silos have {dict(together.examples)}"
     if wrong:
-        raise RunError(f"an impossible sum over {len(cards)} silos, so one of them is broken: {wrong[TOGETHER]}")
+        raise RunError(f"the sum over {len(cards)} silos is impossible, so one of them is faulty: {wrong[TOGETHER]}")

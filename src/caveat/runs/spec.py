@@ -103,7 +103,7 @@ class RunSpec:
             if count < least:
                 raise ConfigurationError(
                     f"federation.secure = true needs {least} silos or more in every round, more than two thirds and at "
-                    f"least {LEAST}, but {what}: a sum over few reveals their numbers",
+                    f"least {LEAST}, but {what}: a sum over few silos reveals their numbers",
                     key_,
                 )
 

@@ -176,7 +176,7 @@ def sum_in_the_clear(
     for silo, payload in sorted(payloads.items()):
         own, words = layout_of(payload), encode(payload, weights[silo], silos)
         if layout is not None and own != layout:
-            raise RunError(f"silo {silo!r} has other tensors than the others, so its numbers cannot be added to theirs")
+            raise RunError(f"silo {silo!r} has different tensors than the other silos, so its numbers cannot be added")
         layout, total = own, words if total is None else total + words
     if layout is None or total is None:
         raise RunError("no silos to sum over")

@@ -104,8 +104,8 @@ class SecureSession:
                     self.misfits = self._misfits(rest, by[1:needed], lost, opened, secrets)
                     return total
                 raise MasksRemain(
-                    "the masks do not cancel, so nothing was learnt: silos were sent different models, requests or "
-                    "lists of keys, or one of them sent a vector or a share that is not its own"
+                    "the masks do not cancel, so the server learned nothing: silos received different models, requests "
+                    "or lists of keys, or one of them sent a wrong vector or share"
                 )
             except MasksRemain as error:
                 problems.append(error)

@@ -88,7 +88,7 @@ def begun(federation: str, number: int, silo: SiloId, identity: Identity, known:
     if known is not None and (known.federation != federation or number <= known.number):
         raise SecureRefused(
             f"silo {silo!r} refuses keys for session {number} of {federation}: it has seen session {known.number} of "
-            f"{known.federation}, and a session's number increases"
+            f"{known.federation}, and session numbers must increase"
         )
     channel, keys = new_private(), [new_private() for _ in range(SLOTS)]
     advert = Advert(silo, public_of(channel), tuple(map(public_of, keys)), identity.count())
@@ -133,7 +133,7 @@ class SecureSilo:
         """Raise SecureRefused for keys that are not this session's, not signed, or that one silo sent twice."""
         own, names = self.own, roster.names
         if own.roster:
-            raise self.refuse(f"it has received the keys of session {own.number} before")
+            raise self.refuse(f"it has already received the keys of session {own.number}")
         if (roster.federation, roster.number) != (own.federation, own.number):
             raise self.refuse(f"keys of session {roster.number}, but it has sent keys for session {own.number}")
         if len(names) < roster.threshold:
@@ -142,15 +142,15 @@ class SecureSilo:
                 "their numbers"
             )
         if list(names) != sorted(set(names)):
-            raise self.refuse("keys of one silo twice, or not sorted by name")
+            raise self.refuse("the list of keys has a silo twice, or is not sorted by name")
         if own.silo not in names or roster.by_name[own.silo].to_text() != own.sent:
             raise self.refuse("its own keys are missing or replaced")
         keys = [key for each in roster.adverts for key in (each.channel, *each.masks)]
         signers = [each.key.split()[:2] for each in roster.adverts]
         if any(key[-1] & 0x80 for key in keys):
-            raise self.refuse("a key that X25519 takes for another one, because it ignores the highest bit")
+            raise self.refuse("a key has its highest bit set, which X25519 ignores, so it could equal another key")
         if len(set(keys)) < len(keys) or len(set(map(tuple, signers))) < len(signers):
-            raise self.refuse("one key under two names, as if one silo were two")
+            raise self.refuse("two names have the same key")
         for each in roster.adverts:
             if len(each.masks) != SLOTS:
                 raise self.refuse(f"keys of silo {each.silo!r} for {len(each.masks)} slots, expected {SLOTS}")
@@ -177,7 +177,7 @@ class SecureSilo:
         round and task of which the words are the result."""
         own, roster = self.own, self._roster()
         if slot not in range(SLOTS) or any(use.slot == slot for use in own.used):
-            raise self.refuse(f"slot {slot} of session {own.number} is used")
+            raise self.refuse(f"slot {slot} of session {own.number} has already been used")
         self._check_new(work)
         self._receive(roster, sorted(members), inbox)
         context = mask_context(roster, own.members, slot, request)
@@ -205,17 +205,17 @@ class SecureSilo:
         """Raise SecureRefused if a sum of this work was opened: from two sums, over silos that differ by one, the
         server could subtract that silo's numbers."""
         if work in self.own.summed:
-            raise self.refuse(f"it has given shares for a sum of {work} before")
+            raise self.refuse(f"it has already sent shares for a sum of {work}")
 
     def _receive(self, roster: Roster, members: Sequence[SiloId], inbox: Mapping[SiloId, bytes]) -> None:
         own = self.own
         if own.members:
             if own.members != list(members):
-                raise self.refuse("other silos than in the first sum of the session")
+                raise self.refuse("the silos differ from the silos of the session's first sum")
             return
         needed = roster.threshold
         if not set(members) <= set(roster.names) or len(set(members)) < len(members) or own.silo not in members:
-            raise self.refuse("silos that are not in the session's list of keys")
+            raise self.refuse("the silos are not in the session's list of keys, or this silo is missing")
         if len(members) < needed:
             raise self.refuse(f"{len(members)} of {roster.silos} silos, expected {needed} or more")
         for name in members:
@@ -232,7 +232,7 @@ class SecureSilo:
         own = self.own
         use, about = self._sum(slot, survivors)
         if use.agreed not in ("", about.hex()):
-            raise self.refuse(f"it has signed other silos for the sum of slot {slot}")
+            raise self.refuse(f"it has already signed a sum over other silos for slot {slot}")
         use.agreed = about.hex()
         self.keep()
         return self.identity.sign(signed_agreement(own.federation, own.number, own.silo, about))[1]
@@ -245,10 +245,10 @@ class SecureSilo:
         if use is None or own.silo not in survivors:
             raise self.refuse(f"it is not in the sum of slot {slot}")
         if use.opened:
-            raise self.refuse(f"shares of slot {slot} of session {own.number} were given before")
+            raise self.refuse(f"it has already sent the shares of slot {slot} of session {own.number}")
         alive = set(survivors)
         if not alive <= set(own.members) or len(alive) < len(survivors):
-            raise self.refuse("survivors that do not mask in this session, or one twice")
+            raise self.refuse("a survivor does not take part in this session, or is listed twice")
         if len(alive) < roster.threshold:
             raise self.refuse(f"a sum over {len(alive)} of {roster.silos} silos, expected {roster.threshold}")
         self._check_new(use.work)
@@ -265,7 +265,7 @@ class SecureSilo:
         if len(signed) < roster.threshold:
             raise self.refuse(
                 f"{len(signed)} of {roster.silos} silos signed the sum of slot {slot} as it is known here, expected "
-                f"{roster.threshold}: the others were sent another model, request or list of silos"
+                f"{roster.threshold}: the others received a different model, request or list of silos"
             )
         use.opened = True
         own.summed.append(use.work)

@@ -186,7 +186,7 @@ class Watch:
         if kept is None:
             return cls(model, alarm, between)
         if (kept.model, kept.silo) != (model.version, model.silo):
-            raise DataError(f"{path} watches another model, of silo {kept.silo}: expected a new file for this one")
+            raise DataError(f"{path} is the state of a different model, of silo {kept.silo}; expected a new file")
         if kept.between != between or (between is None and kept.alarm != alarm):
             option = f"--alarm {kept.alarm:g}" if kept.between is None else f"--between {kept.between}"
             raise ConfigurationError(f"expected {option}, as in {path}, which cannot change")

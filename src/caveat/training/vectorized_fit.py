@@ -288,13 +288,13 @@ class Masking(TorchFunctionMode):
         if self.masks is None:
             return x
         if len(self.found) > len(self.known) or self.known[len(self.found) - 1] != mask:
-            raise NotVectorizable("it drops other units than before")
+            raise NotVectorizable("it drops different units than before")
         return x * self.masks[len(self.found) - 1]
 
     def check(self) -> None:
         """Raise NotVectorizable unless all masks were used."""
         if len(self.found) != len(self.known):
-            raise NotVectorizable("it drops other units than before")
+            raise NotVectorizable("it drops different units than before")
 
 
 def drawn(

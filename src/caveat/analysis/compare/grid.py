@@ -138,7 +138,7 @@ class Grid(GridFile):
                     text = "rows are compared on the same data, silos and seeds; settings of the data belong in columns"
                     raise ConfigurationError(f"row {method.name!r} sets {each}: {text}")
                 if key_of(each) in self.swept:
-                    raise ConfigurationError(f"row {method.name!r} sets {each}, which is swept, too")
+                    raise ConfigurationError(f"row {method.name!r} sets {each}, which is also swept")
                 if key_of(each) == "rounds" and self.match_rounds not in ("", method.name):
                     text = f"its rounds must equal those of {self.match_rounds}"
                     raise ConfigurationError(f"row {method.name!r} sets {each}, but {text}")

@@ -72,7 +72,8 @@ def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
     given = next((part for part in parts if part.in_silos), None)
     if given is not None and key == "source" and any(type(part) is not type(given) for part in parts):
         raise ConfigurationError(
-            f"data.{key} = {source!r}: {str(given)!r} consists of silos and can only be joined with others that do",
+            f"data.{key} = {source!r}: {str(given)!r} is divided into silos and can only be joined with "
+            "sources of the same kind",
             f"data.{key}",
         )
     return parts

@@ -145,11 +145,13 @@ def _check_members(path: Path, archive: zipfile.ZipFile, members: Mapping[str, z
     inside, outside = sum(member.file_size for member in members.values()), path.stat().st_size
     if inside > max(LARGE, MOST_EXPANDED * outside):
         raise DataError(
-            f"{path}: {inside / 1e6:,.0f} MB of arrays in a file of {outside / 1e6:,.1f} MB, expected at most a "
+            f"{path}: {inside / 1e6:,.0f} MB of arrays in a file of {outside / 1e6:,.1f} MB, expected at most "
             f"{MOST_EXPANDED} times as much for more than {LARGE / 1e6:,.0f} MB; use np.savez if this is intended"
         )
     if inside > memory():
-        raise DataError(f"{path}: {inside / 1e9:,.0f} GB of arrays, but this machine has {memory() / 1e9:,.0f}")
+        raise DataError(
+            f"{path}: {inside / 1e9:,.0f} GB of arrays, but this machine has {memory() / 1e9:,.0f} GB of memory"
+        )
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
@@ -304,7 +306,7 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
     if "x_val" in arrays:
         for name, val in (("x", arrays["x_val"]), ("y", arrays["y_val"])):
             if val.shape[1:] != arrays[f"{name}_train"].shape[1:]:
-                raise DataError(f"{origin}: {name}_val has another shape than {name}_train")
+                raise DataError(f"{origin}: {name}_val has a different shape than {name}_train")
         paired(x_train, y_train, f"{origin} (train)")
         paired(arrays["x_val"], arrays["y_val"], f"{origin} (val)")
         x_train = np.concatenate([x_train, arrays["x_val"]])

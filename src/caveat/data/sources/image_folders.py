@@ -277,7 +277,7 @@ def image_files(folder: Path) -> list[Path]:
 def _check_no_images(folder: Path) -> None:
     """Raise DataError for an image outside of class folders."""
     if outside := next((path for path in sorted(folder.iterdir()) if _is_image(path)), None):
-        raise DataError(f"{outside}: an image outside of the class folders, expected SILO/CLASS/*.png|jpg")
+        raise DataError(f"{outside} is outside of the class folders, expected SILO/CLASS/*.png|jpg")
 
 
 def _is_image(path: Path) -> bool:
@@ -310,18 +310,16 @@ def _read(path: Path, exif_rotation: bool) -> Array:
             with path.open("rb") as file:
                 header = file.read(25)
             if (image.format == "PNG" and header[24:] == b"\x10") or image.mode[0] in "IF":
-                raise DataError(f"{path}: an image with 16 or 32 bits per channel, expected 8; convert it")
+                raise DataError(f"{path} has 16 or 32 bits per channel, expected 8; convert it")
             if image.mode not in MODES:
-                raise DataError(f"{path}: an image in {image.mode}, expected grayscale or RGB; convert it")
+                raise DataError(f"{path} has the color mode {image.mode}, expected grayscale or RGB; convert it")
             _check_whole(path, image)
             mode = MODES[image.mode]
             turn = UPRIGHT.get(image.getexif().get(ORIENTATION, 1)) if exif_rotation else None
             # The color of transparent pixels depends on the background.
             has_alpha = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
             if has_alpha and (np.asarray(image.convert("RGBA"))[..., 3] < OPAQUE).any():
-                raise DataError(
-                    f"{path}: an image with transparent pixels, expected opaque ones; save it without alpha"
-                )
+                raise DataError(f"{path} has transparent pixels; save it as an opaque image, without an alpha channel")
             pixels = np.asarray((image if turn is None else image.transpose(turn)).convert(mode))
     except UnidentifiedImageError:
         raise DataError(f"{path}: not a readable image: the content is neither PNG nor JPEG") from None
@@ -336,7 +334,7 @@ def _check_whole(path: Path, image: Image.Image) -> None:
     """Raise DataError for several frames in a file, and for a truncated or corrupt PNG."""
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
-        raise DataError(f"{path}: an image with {frames} frames, expected one; save the frame you need as a file")
+        raise DataError(f"{path} has {frames} frames, expected one; save the frame that you need as a file")
     # Pillow checks neither the end of a PNG nor its pixels' checksums.
     if image.format == "PNG" and not _has_whole_chunks(path):
         raise DataError(f"{path}: not a readable image: the PNG is truncated or corrupt (checksum mismatch)")

@@ -65,7 +65,7 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
         if group.rpartition(".")[2] in ("method", "choice", "skill", "subgroups", GROUP):
             continue
         if {name for name in tensors if name.startswith("score.")} != scores:
-            raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
+            raise DataError(f"{group} has different scores than {', '.join(sorted(scores)) or 'none'}")
         if tensors[name].shape != shape:
             raise DataError(f"{group} has {name} {tuple(tensors[name].shape)}, expected {shape}")
     _check_classes(payload.get(GROUP, {}), run.info, info, tested)
@@ -223,8 +223,8 @@ def check_same(folder: Path, config: Config) -> None:
     """Raise ConfigurationError, naming the keys, for a configuration that differs from that of the run."""
     if found := differing(run_file(folder).spec, config):
         raise ConfigurationError(
-            f"{folder} has another configuration: {found}; `caveat resume {folder} --project DIR` continues it "
-            "with its original overrides, and another configuration needs a new folder"
+            f"{folder} has a different configuration: {found}; `caveat resume {folder} --project DIR` continues it "
+            "with its original overrides; a different configuration needs a new folder"
         )
 
 

@@ -72,7 +72,7 @@ def _read(state: Path, key: bytes) -> HeldOutFile | None:
     if known is not None and known.key != _check(key):
         raise DataError(
             f"{state / HELD_OUT} was not written with the secret in {state / 'secret'}: restore the secret "
-            "from a copy; without it the held-out rows are unknown, and the silo continues only without the file"
+            "from a copy; without it, the held-out rows are unknown, and the silo continues only if you remove the file"
         )
     return known
 

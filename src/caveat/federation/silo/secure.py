@@ -35,7 +35,7 @@ class SignedName:
     def sign(self, text: bytes) -> tuple[str, str]:
         if self.key is None:
             raise SecureRefused(
-                f"silo {self.silo!r} has no key, with which secure aggregation signs: start it by silo.sh"
+                f"silo {self.silo!r} has no key, which secure aggregation needs for signatures; start it with silo.sh"
             )
         return key_and_signature(self.key, text)
 
