@@ -13,7 +13,7 @@ from ..templates import Statement
 from .classification import ALONE, MANY, MOST_ROWS, OneClass, baseline, behind_alone, gap_to, one_class, without_gain
 from .confidence import Confidence
 from .decisions import CHOSEN
-from .familiarity import familiarity, promised
+from .familiarity import promised
 from .guarantee import exceeding, foreign_streams, kept
 
 _LEFT = 0.9
@@ -40,31 +40,35 @@ def not_learned(only: OneClass | None) -> Markup:
     return Markup(text)
 
 
-def advice(run: RunFolder, found: Confidence | None, outside: Statement | None) -> list[Markup]:
-    """Return what to do now with a model that has learned, the most important first."""
+def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, alarms: bool) -> list[Markup]:
+    """Return what to do now with a model that has learned, the most important first; `alarms` is whether some inputs
+    raise one."""
     behind = behind_alone(run)
     alone = alone_step(run, behind, gap_to(run, run.comparable[ALONE]) if ALONE in run.comparable else None)
     if alone and behind:
         return [alone]
     if early := below(run):
-        text = "Do not use it yet: {} Train for more <code>rounds</code>, with another <code>training.lr</code>, or "
-        text += "with a method with local models."
-        return [Markup(text).format(early.text[:1].lower() + early.text[1:])]
+        text = (
+            "Do not use it yet. Train for more <code>rounds</code>, with another <code>training.lr</code>, or with a "
+        )
+        text += "method with local models: {}"
+        return [Markup(text).format(early.text.partition(": ")[2] or early.text)]
     local = _local_instead(run)
     instead = _global_instead(run) or local
     foreign_step = _not_foreign(run, outside)
-    gained = without_gain(run)
+    gained, doubt = without_gain(run), doubted(run)
     steps: list[Markup | None] = [
         *_where_not(run, *gained),
         instead,
-        doubted(run),
+        doubt,
         _calibrating(run, found),
         foreign_step,
     ]
     steps += [None if instead else _leaving(run), None if local else alone]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
-        check = ", and have a person decide those with an alarm" if familiarity(run) and not foreign_step else ""
+        check = ", and have a person decide those with an alarm" if alarms and not foreign_step else ""
+        check = ", and until then have a person check every answer" if doubt and "its guarantee" in doubt else check
         found_steps.append(predicting(run, where[0], check))
     return found_steps
 
@@ -98,8 +102,8 @@ def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Mar
     steps = [Markup(_NOT_AT).format(listed(worse, _MOST_NAMED))] if worse else []
     where = listed(unknown, _MOST_NAMED)
     if len(unknown) > MANY:
-        lists = "CSV of all silos lists" if len(run.silos) > MOST_ROWS else "table of silos marks"
-        where = f"{len(unknown):,} of {len(run.silos):,} silos (the {lists} them)"
+        which = "CSV of all" if len(run.silos) > MOST_ROWS else "table of"
+        where = f"{len(unknown):,} of {len(run.silos):,} silos (listed in the {which} silos)"
     text = "Test it on more inputs of {} before use there: these show no gain over the most frequent class."
     return [*steps, Markup(text).format(where)] if unknown else steps
 
@@ -124,9 +128,9 @@ def doubted(run: RunFolder) -> Markup | None:
     own = any(silo.promise for silo in run.summary.silos)
     at = exceeding(run.summary)
     if test.doubtful(promise) and not own:
-        text = "Do not rely on its guarantee before a test on more inputs: {} of its answers are wrong{}. Use more "
-        text += "calibration inputs (<code>data.split.calibration</code>)."
-        return Markup(text).format(percent(test.risk), f", most clearly at {listed(at, _MOST_NAMED)}" if at else "")
+        text = "Do not rely on its guarantee before a test on more inputs{}. Use more calibration inputs "
+        text += "(<code>data.split.calibration</code>)."
+        return Markup(text).format(f": errors are too many most clearly at {listed(at, _MOST_NAMED)}" if at else "")
     text = "Have a person check answers at {}: more of them are wrong than the guarantee allows{}."
     return Markup(text).format(listed(at, _MOST_NAMED), "" if own else " on average over silos") if at else None
 

@@ -27,6 +27,11 @@ class Ranged:
     of: int = 0
     interval: tuple[float, float] | None = None
 
+    @property
+    def clearly_zero(self) -> bool:
+        """Whether the value is 0, and its interval excludes a half."""
+        return not self.value and self.interval is not None and self.interval[1] < 0.5
+
 
 @dataclass(frozen=True)
 class Majority:
@@ -88,6 +93,11 @@ class Judged:
         """Which of the two classes is never recognized, as a share of its inputs; empty if there is none."""
         pairs = (("sensitivity", self.sensitivity), ("specificity", self.specificity))
         return ", ".join(f"{name} 0 of {each.of}" for name, each in pairs if each and each.of and not each.value)
+
+    @property
+    def clearly_blind(self) -> bool:
+        """Whether less than half of one of the two classes is recognized, and chance does not explain it."""
+        return any(each.clearly_zero for each in (self.sensitivity, self.specificity) if each)
 
 
 def judged(run: RunFolder) -> list[Judged]:
@@ -179,9 +189,9 @@ def one_class(run: RunFolder) -> OneClass | None:
 def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     """Return the kind and the text of the comparison with the majority class of each silo; None if that is unknown.
 
-    The kind is "bad" for a collapsed model or if the majority is right as often; "open" if the difference is within
-    chance (sign test of the inputs for which only one of both is right), if no model could be better beyond chance, or
-    if some silo gains nothing; else "good".
+    The kind is "bad" for a collapsed model or if the majority is right as often; "unknown" if the difference is within
+    chance (sign test of the inputs for which only one of both is right), or if no model could be better beyond chance;
+    "open" if some silo is worse beyond chance or blind to a class, "unknown" if it gains nothing; else "good".
     """
     if only := one_class(run):
         text = Markup("<b>It predicts class {} for {}</b>: {} of these have this class.")
@@ -191,25 +201,30 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     if not known:
         return None
     whole = reduce(add, (most for _, _, most in known))
-    over = f", mean over {len(known):,} silos" if len(known) > 1 else ""
-    most = "always predicting a silo's most frequent class is right for "
-    most += f"{percent(sum(most.share for _, _, most in known) / len(known))}{over}"
-    counts = f"of {whole.inputs:,} test inputs, only this run is right for {whole.gained:,}, only the class for "
-    counts += f"{whole.lost:,}"
+    counts = f": of {plural(whole.inputs, 'test input')}, only this run is right for {whole.gained:,}, only the class "
+    counts += f"for {whole.lost:,}"
     if not whole.beatable and whole.ahead >= _LEVEL:
-        head, kind = "These test inputs cannot show whether it has learned", "open"
-        rest = f"; only {whole.inputs - whole.right:,} of {plural(whole.inputs, 'test input')} have another class"
+        head, kind = "These test inputs cannot show whether it has learned", "unknown"
+        rest = f": only {whole.inputs - whole.right:,} of {plural(whole.inputs, 'test input')} have another class"
     elif whole.gained <= whole.lost:
-        head, rest, kind = "It is right no more often than the most frequent class", f"; {counts}", "bad"
+        head, rest, kind = "It is right no more often than the most frequent class", counts, "bad"
     elif not whole.beaten:
-        head, rest, kind = "Cannot say whether it is better than the most frequent class", f"; {counts}", "open"
-    elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.blind]:
-        blind = "" if all(each.behind for _, each, _ in known if each.blind) else ", or blind to a class,"
+        head, rest, kind = "Cannot say whether it is better than the most frequent class", counts, "unknown"
+    elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.clearly_blind]:
+        blind = "" if all(each.behind for _, each, _ in known if each.clearly_blind) else ", or blind to a class,"
         head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"
-        rest, kind = f"; these are {listed(texts, _MOST_NAMED)}" if len(texts) <= MANY else "", "open"
+        rest = f": {listed(texts, _MOST_NAMED)}" if len(texts) <= MANY else counts
+        kind = "open" if without_gain(run)[0] or any(each.clearly_blind for _, each, _ in known) else "unknown"
     else:
-        head, rest, kind = "Better than the most frequent class", "", "open" if behind_alone(run) else "good"
-    return kind, Markup("<b>{}</b>: {}{}.").format(head, most, rest)
+        head, rest, kind = "Better than the most frequent class", counts, "good"
+    return kind, Markup("<b>{}</b>{}.").format(head, rest)
+
+
+def majority_share(run: RunFolder) -> float | None:
+    """Return the mean over silos of the share of test inputs in a silo's most frequent class; None if unknown."""
+    pairs = zip(run.silos, judged(run), strict=True)
+    found = [each.majority.share for silo, each in pairs if each.majority and not silo.newcomer]
+    return fmean(found) if found else None
 
 
 def _gained_nothing(name: str, of: Judged) -> str:

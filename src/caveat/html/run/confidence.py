@@ -127,10 +127,10 @@ class Confidence:
 
     @property
     def kind(self) -> str:
-        """ "bad" for large overconfidence, "open" for other errors or if the inputs decide nothing, else "good"."""
+        """ "bad" for large overconfidence, "open" for other errors, "unknown" if inputs decide nothing, or "good"."""
         if self.p < LEVEL:
             return "bad" if self.over and any(each.large for each in self.found) else "open"
-        return "good" if self.p >= UNCLEAR and self.resolved else "open"
+        return "good" if self.p >= UNCLEAR and self.resolved else "unknown"
 
     @property
     def p(self) -> float:
@@ -167,7 +167,8 @@ class Confidence:
         if not off or len(self.judged) < 2:
             return None
         how = "overconfident" if over == off else "underconfident"
-        text = f"{off} of {plural(len(self.judged), 'silo')} {how} beyond chance"
+        chance = f"by chance {LEVEL * len(self.judged):.2g} are off"
+        text = f"{off} of {plural(len(self.judged), 'silo')} {how} beyond chance ({chance})"
         return Check(binomial_tail(len(self.off), len(self.judged), LEVEL), over == off, True, text)
 
     def _whole(self) -> Check | None:

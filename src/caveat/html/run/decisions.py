@@ -3,22 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from ...core.text import count, decimal, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream
-from ..templates import Column, Table, column, table, words
-from .familiarity import separated
+from .. import svg
+from ..diagrams import stack_swatch, stacked_bar
+from ..templates import Cell, Table, column, table, words
+from .guarantee import Shares, shares_of
 from .silo_metrics import METRICS
 from .uncertainty import evidence_figures, evidence_legend, quadrants
 
-ABOUT = {
-    INSIDE: "known to the silo: its own test split",
-    "ood_local": "known to other silos but not to this one, for the global model to answer",
-    "mix": f"{INSIDE} and ood_local together",
-    NOBODY: "known to no silo: only abstention is correct",
-}
-KINDS = ("local", "global", "abstain")
-"""Kinds of decisions, in the order of display."""
+ABOUT = {INSIDE: "own", "ood_local": "only other silos'", NOBODY: "no silo's"}
+"""Whose the inputs of a stream are; the mixture of the first two is no stream of its own."""
 OWN, CHOSEN = "always", "switch"
 """The policy that answers every input, with the local model if there is one; and the name of the chosen model."""
 SWITCHING = ("switch", "guaranteed")
@@ -73,44 +71,61 @@ def decisions(run: RunFolder) -> dict[str, Any] | None:
     everything, and one stream."""
     tested = streams(run)
     found = {
-        "about": [(name, ABOUT[name]) for name in tested if name in ABOUT] if len(tested) > 1 else [],
-        "streams": stream_table(run, tested),
         "quadrants": quadrants(tested) if run.summary and run.summary.policy.name != OWN else None,
         "evidence": evidence_figures(tested),
         "evidence_legend": evidence_legend(tested),
         "outside": [_outside_table(*each) for each in tested.items()],
         "models": _model_table(run),
     }
-    return found if found["streams"] or found["models"] else None
+    return found if tested or found["models"] else None
 
 
-def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
-    """Return a table of streams by models: accuracies, decisions, and the accuracy of answers."""
-    found = tested.values()
-    columns = [words("stream", tested), column("inputs", (count(stream.examples) for stream in found))]
-    for model in models(tested):
-        values = (percent(accuracy(*each, model)) for each in tested.items())
-        columns.append(column(label(run, model), values, _HELP.get(model, "")))
-    columns += _share_columns([stream.decisions for stream in found])
-    if abstains(tested):
-        values = (percent(accuracy_answered(*each)) for each in tested.items())
-        columns.append(column("accuracy when answered", values, "over the answered inputs of all silos together"))
-    caption = "Accuracy of each model on test inputs of each kind, mean over silos, and decisions, as shares of all "
-    return table(columns, f"{caption}silos' inputs.")
+_OUTCOMES = {"right": "right", "wrong": "wrong", "abstain": "abstained"}
 
 
-def _share_columns(found: Sequence[Mapping[str, float]]) -> list[Column]:
-    occur = [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in found)]
-    return [column(_SHARES[kind], (percent(shares.get(kind, 0.0)) for shares in found)) for kind in occur]
+def outcomes(run: RunFolder) -> tuple[Table, Sequence[tuple[Markup, str]]] | None:
+    """Return what local models, the global model and the run make of each stream of inputs, as shares of all of its
+    inputs, and a legend; None if there was nothing to decide."""
+    rows = [
+        (_whose(name), count(stream.examples), who, shares)
+        for name, stream in streams(run).items() if name != "mix"
+        for who, shares in _answering(run, name, stream) if shares
+    ]  # fmt: skip
+    if not rows:
+        return None
+    shares = [each for *_, each in rows]
+    columns = [
+        words("inputs of silos", [name for name, *_ in rows]),
+        column("inputs", [n for _, n, *_ in rows]),
+        words("predicted by", [who for *_, who, _ in rows]),
+        column("right", [percent(each.right) for each in shares]),
+        column("wrong", [percent(each.wrong) for each in shares]),
+        column("abstained", [percent(1 - each.answered) for each in shares]),
+        words("of all", [_bar(each) for each in shares]),
+    ]
+    caption = "Shares of all silos' test inputs of each kind; if no silo knows an input, only abstention is correct."
+    return Table(columns, caption), [(stack_swatch(kind, "outcome"), name) for kind, name in _OUTCOMES.items()]
 
 
-_HELP = {
-    "local": "accuracy of the local model if it answers everything",
-    "global": "accuracy of the global model if it answers everything",
-    "switch": "accuracy of the chosen model, including its labels for abstentions",
-    ORACLE: "accuracy of the best possible choice between the two models",
-}
-_SHARES = {"local": "answered by local", "global": "answered by global", "abstain": "abstained"}
+def _whose(stream: str) -> str:
+    return f"{ABOUT[stream]} ({stream})" if stream in ABOUT else stream
+
+
+def _answering(run: RunFolder, name: str, stream: Stream) -> list[tuple[str, Shares | None]]:
+    """Return who predicts a stream's inputs, with the shares of right and wrong predictions."""
+    found: list[tuple[str, Shares | None]] = []
+    for model in ("local", "global"):
+        if model in stream.models:
+            right = 0.0 if name == NOBODY else stream.models[model].pooled.accuracy
+            found.append((label(run, model), None if right is None else Shares(right, 1 - right)))
+    return [*found, ("this run", shares_of(run.summary).get(name) if run.summary else None)]
+
+
+def _bar(shares: Shares) -> Markup:
+    parts = {"right": shares.right, "wrong": shares.wrong, "abstain": 1 - shares.answered}
+    parts = {kind: share for kind, share in parts.items() if share > 1e-9}
+    told = ", ".join(f"{_OUTCOMES[kind]} {percent(share)}" for kind, share in parts.items())
+    return svg.drawing(110, 14, told, *stacked_bar(parts, (0, 0), (110, 14), "outcome", _OUTCOMES), class_="interval")
 
 
 def _outside_table(stream: str, found: Stream) -> Table | None:
@@ -141,3 +156,14 @@ def _model_table(run: RunFolder) -> Table | None:
             columns.append(column("worst silo", worst, "accuracy at the silo with the lowest accuracy"))
     caption = "The models that decisions choose from, each answering the whole test split: mean over silos."
     return table(columns, caption)
+
+
+_TIED = 0.02
+"""Tolerance of an AUROC above which its value is flagged."""
+
+
+def separated(found: Separation) -> Cell:
+    """Return an AUROC, flagged if it is inexact because many scores are equal."""
+    tolerance = found.auroc_tolerance or 0.0
+    tied = f"so many scores are equal that the value is only known to within {tolerance:.3f}"
+    return Cell(decimal(found.auroc), tied if tolerance > _TIED else "")

@@ -154,7 +154,7 @@ class Promise:
     statement: str
     verdict: str
     alarm: bool
-    table: Table | None
+    table: Table | None = None
 
 
 def guarantee_lines(run: RunFolder) -> list[str]:
@@ -188,14 +188,19 @@ def promise_clause(run: RunFolder) -> str:
         return f" A guarantee of at most {limit} errors among its answers is {at}."
     if not found.guaranteed or (test := kept(run.summary)) is None or test.risk is None:
         return ""
+    return f" Its guarantee of at most {limit} errors among answers is {_state(found, test)[0]}."
+
+
+def _state(found: GuaranteeRecord, test: Kept) -> tuple[str, str]:
+    """Return what test inputs show of a guarantee, in a few words and with its reason."""
     if not test.missed(found.risk):
-        low, high = test.interval
-        inside = f"compatible with the guaranteed {limit} (95 % interval {percent(low)} to {percent(high)})"
-        return f" {percent(test.risk)} of its answers are wrong, {inside}."
-    how = f"doubtful: if the guarantee holds, less than {100 - 100 * found.confidence_level:.6g} % of tests show this"
-    how = how if test.doubtful(found) else "no more than chance explains"
-    how = "beyond chance" if test.broken(found.risk) else how
-    return f" {percent(test.risk)} of its answers are wrong, more than the guaranteed {limit} ({how})."
+        return "compatible with this", "compatible with the guarantee"
+    if test.broken(found.risk):
+        return "broken", "more than the guarantee allows, beyond chance"
+    if test.doubtful(found):
+        rare = f"if the guarantee holds, less than {100 - 100 * found.confidence_level:.6g} % of tests show this"
+        return "doubtful", f"doubtful, since {rare}"
+    return "missed, by no more than chance explains", "more than the guarantee allows, by no more than chance explains"
 
 
 def promise(run: RunFolder) -> Promise | None:
@@ -210,17 +215,22 @@ def promise(run: RunFolder) -> Promise | None:
         alarm = bool(broken or outside) or not any(silo.promise.guaranteed for silo in own if silo.promise)
         return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption, broken))
     if not found.guaranteed:
-        verdict = "So the run abstains from every input; predictions have the label of the last model."
-        return Promise(statement, verdict, True, None)
+        return Promise(statement, "It abstains from every input; predictions have the last model's label.", True)
     test = kept(run.summary)
-    none = "No test input was answered. " if test and test.risk is None else ""
-    verdict = _unbroken(f"{none}{_ABOUT} {outside}".rstrip())
+    promised = f"Promised: at most {100 * found.risk:.6g} % errors among answers, at "
+    promised += f"{100 * found.confidence_level:.6g} % confidence. Found: {_wrong(test) if test else 'not tested'}."
+    calibrated = f"Calibration: {_share(found.answered, found.total)} answered, "
+    calibrated += f"{_share(found.errors, found.answered)} wrong."
+    said = " ".join(filter(None, [_tested(found, test), calibrated, _ABOUT, outside]))
     alarm = bool(outside) or (test is not None and test.missed(found.risk))
-    if test is not None and test.doubtful(found):
-        statement = _unbroken(
-            f"Doubtful, since {_wrong(test)} of its answers to test inputs are wrong: {found.statement}."
-        )
-    return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None)
+    return Promise(_unbroken(promised), _unbroken(said), alarm)
+
+
+def _tested(found: GuaranteeRecord, test: Kept | None) -> str:
+    if test is None or test.risk is None:
+        return "No test input was answered." if test else ""
+    low, high = map(percent, test.interval)
+    return f"Test: {_answered(test)} answered; {_state(found, test)[1]} (95 % interval of errors {low} to {high})."
 
 
 def _outside(summary: Summary, risk: float) -> str:
@@ -296,24 +306,6 @@ _ABOUT = (
     "The guarantee covers inputs like the calibration inputs, in the same mixture of silos: neither a single silo "
     "nor inputs that silos do not know."
 )
-
-
-def _compared(found: GuaranteeRecord, test: Kept, verdict: str) -> Table | None:
-    above = "more errors than guaranteed" if test.broken(found.risk) else ""
-    errors: list[Cell | str] = [
-        f"at most {100 * found.risk:.6g} %",
-        _share(found.errors, found.answered),
-        Cell(_wrong(test), above),
-    ]
-    answered = ["", _share(found.answered, found.total), _answered(test)]
-    interval = "" if test.risk is None else "{} to {}".format(*map(percent, test.interval))
-    columns = [
-        words("", ["guaranteed", "calibration", "test"]),
-        column("errors among answered", errors, "all silos together"),
-        column("95 % interval", ["", "", interval], "of other test inputs"),
-        column("answered", answered, "all silos together"),
-    ]
-    return table(columns, verdict)
 
 
 def _answered(test: Kept) -> str:

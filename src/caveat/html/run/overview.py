@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ...core.text import percent, plural, signed, size
+from ...core.text import joined, percent, plural, signed, size
 from ...files import RunFolder
 from ..templates import Statement
-from .classification import MOST_ROWS, gap_to, one_class
+from .advice import below
+from .classification import ALONE, MANY, gap_to, majority_share, one_class
 from .guarantee import kept, promise_clause
 from .rounds import total_time
 
@@ -27,24 +28,40 @@ def overview(run: RunFolder) -> Overview | None:
 
 
 def _sentence(run: RunFolder) -> Markup:
+    """Return the result of the run, and the accuracy of the most frequent class and of other methods."""
     mean, worst = run.mean.accuracy or 0.0, run.worst
     if only := one_class(run):
         text = Markup("<b>{}</b> predicts <b>class {}</b> for {}; <b>{}</b> of these have this class.")
         return text.format(run.title, only.name, only.of, percent(only.having / only.inputs)) + promise_clause(run)
     if (answering := _answering(run)) is not None:
         return answering
-    known = Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
+    early = below(run)
+    known = Markup("<b>Do not use it yet</b>: {}. ").format(early.text.partition(": ")[0]) if early else Markup()
+    known += Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
     if len(run.silos) > 1:
         known += f", mean over {len(run.silos):,} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
-            tied = sum(silo.test.accuracy == worst.accuracy for silo in run.silos)
-            at = f"{tied:,} silos, one of them {worst.silo}" if tied > 1 else worst.silo
-            if len(run.silos) <= MOST_ROWS:
-                lowest = Markup("; lowest is <b>{}</b>, at {}{}")
-                known += lowest.format(percent(worst.accuracy), at, _count_of(run, worst.silo))
-            else:  # the lowest of many silos is low by chance
-                known += f"; at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))}"
-    return known + "." + promise_clause(run)
+            if len(run.silos) < MANY:
+                lowest = " (lowest is {} at {}{})"
+                known += lowest.format(percent(worst.accuracy), worst.silo, _count_of(run, worst.silo))
+            elif not early:  # the lowest of many silos is low by chance
+                known += f" (at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))})"
+    return known + "." + _baselines(run, "") + promise_clause(run)
+
+
+def _baselines(run: RunFolder, also: str) -> Markup:
+    """Return a sentence with the accuracy of the most frequent class and of other methods; empty without any."""
+    known = {f"{'a' if also else 'A'}lways predicting a silo's most frequent class": majority_share(run)}
+    known |= {_called(name): other.mean.accuracy for name, other in run.comparable.items()}
+    (first, share), *rest = [(name, percent(share)) for name, share in known.items() if share is not None] or [("", "")]
+    if not first:
+        return Markup()
+    head = [also, f"{first} {share}"] if also else [f"{first} is right for {share}"]
+    return Markup(" {}.").format(joined([*head, *(f"{name} {share}" for name, share in rest)]))
+
+
+def _called(method: str) -> str:
+    return "training alone" if method == ALONE else method
 
 
 def _middle(run: RunFolder) -> list[float]:
@@ -55,11 +72,11 @@ def _middle(run: RunFolder) -> list[float]:
 
 
 def _count_of(run: RunFolder, name: str) -> str:
-    """Return how many of a silo's inputs are predicted correctly, in brackets; empty if unknown."""
+    """Return how many of a silo's inputs are predicted correctly, after a comma; empty if unknown."""
     silo = next((silo for silo in run.silos if silo.name == name), None)
     if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
         return ""
-    return f" ({round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,})"
+    return f", {round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,}"
 
 
 def _answering(run: RunFolder) -> Markup | None:
@@ -75,7 +92,8 @@ def _answering(run: RunFolder) -> Markup | None:
     found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly").format(
         title, percent(test.answered / test.inputs), inputs, percent(1 - wrong)
     )
-    return found + f".{promise_clause(run)}"
+    own = f"Of all inputs, its predictions are right for {percent(run.mean.accuracy)}"
+    return Markup("{}.{}{}").format(found, promise_clause(run), _baselines(run, own))
 
 
 def _notes(run: RunFolder) -> list[Statement]:
@@ -86,16 +104,15 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
     """Return the mean difference over common silos, and whether chance explains it."""
     gap = gap_to(run, other)
     if gap is None:
-        return Statement("open", f"No silo has {run.split} metrics of both {run.title} and {name}.")
+        return Statement("unknown", f"No silo has {run.split} metrics of both {run.title} and {name}.")
     direction = "ahead" if gap.value >= 0 else "behind"
-    said = f"Compared with {name} ({percent(other.mean.accuracy)}) it is {abs(100 * gap.value):.1f} points {direction}"
-    said += " in mean accuracy over silos"
+    said = f"Compared with {_called(name)} it is {abs(100 * gap.value):.1f} points {direction} in mean accuracy"
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
         said += f" (95 % interval {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         more, none = "more than chance over silos", "no more than chance explains: neither is shown to be better"
         said += f", {f'{more} explains' if gap.clear else none}"
-    kind = "open" if not gap.clear else "good" if gap.value > 0 else "bad"
+    kind = "unknown" if not gap.clear else "good" if gap.value > 0 else "bad"
     return Statement(kind, f"{said}.")
 
 

@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from markupsafe import escape
-
 from ...files import RunFolder, can_go_back, read_run, write_bytes
 from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
 from ..templates import worst_first
+from .advice import below
 from .classification import classification, own_metrics
-from .decisions import ABOUT, OWN, decisions
-from .familiarity import familiarity
+from .decisions import ABOUT, OWN, decisions, outcomes
 from .guarantee import promise, subgroup_table
 from .incidents import absence, absent, afresh, failures, lacking, lower_rate, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection, secured
@@ -23,7 +21,7 @@ from .quantity import quantity_parts
 from .rounds import cost_table, curves, domains, milestone_table
 from .silos import silo_section
 from .trust import reliability, right_and_wrong, risk_coverage, temperatures, trust
-from .uncertainty import QUADRANTS, codebook, outcome_bars, scatter, two_models
+from .uncertainty import QUADRANTS, codebook, scatter, two_models
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
 
 
 def _place(stream: str) -> tuple[int, str]:
-    names = list(ABOUT)
+    names = [*ABOUT, "mix"]
     return names.index(stream) if stream in names else len(names), stream
 
 
@@ -149,10 +147,10 @@ def render(run: RunFolder) -> str:
 def _parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name; None for a part without data."""
     gallery, first, found = within_budget(run.gallery), trust(run), overview(run)
-    warnings, steps = run.summary.warnings if run.summary else (), first.advice if first else ()
+    warnings, early = run.summary.warnings if run.summary else (), below(run)
     return {
         "overview": found,
-        "steps": steps,
+        "steps": first.advice if first else (),
         "verdicts_of": worst_first([*(first.lines if first else ()), *(found.notes if found else ())]),
         "promise": promise(run),
         "certainty": right_and_wrong(run),
@@ -162,8 +160,8 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "failures": failures(run),
         "classification": classification(run),
         "subgroups": subgroup_table(run),
-        "outcomes": outcome_bars(run),
-        "familiarity": familiarity(run),
+        "outcomes": outcomes(run),
+        "alarms": first.alarms if first else None,
         "decisions": decisions(run),
         "curves": curves(run),
         "milestone_table": milestone_table(run),
@@ -180,7 +178,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "can_go_back": can_go_back(run.path),
         "went_back": went_back(run),
         "lacking": lacking(run),
-        "warnings": [each for each in warnings if not any(escape(each.text[1:]) in step for step in steps)],
+        "warnings": [each for each in warnings if each is not early],
         "newcomers": newcomers(run),
         "withdrawn": withdrawn(run),
         "privacy": privacy(run),

@@ -15,7 +15,7 @@ from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named
 from ..svg import Chart, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
-from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together
+from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together, without_gain
 from .guarantee import exceeding, kept_by
 from .silo_metrics import METRICS, metric_table
 
@@ -122,7 +122,9 @@ def silo_section(run: RunFolder) -> SiloSection | None:
         f"{'Silos' if few else f'The {WORST} worst of {len(rows):,} silos'}, ordered by the upper end of the 95 % "
     )
     caption += f"interval of their accuracy on their own {run.split} inputs, lowest first; a tick marks their most "
-    caption += "frequent class as the only prediction. A triangle marks what needs attention."
+    caption += "frequent class as the only prediction. A triangle marks what a silo's own test inputs show at the 5 % "
+    caption += "level" if few else f"level; by chance, {0.05 * len(rows):.2g} of {len(rows):,} have one in a column"
+    caption += "."
     return SiloSection(
         worst=silo_table(run, top, caption, footer=True),
         rest=silo_table(run, rest, "The other silos.") if rest and not many else None,
@@ -160,17 +162,22 @@ class SiloColumn(NamedTuple):
 
 def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
     silos, above = [row.silo for row in rows], exceeding(run.summary) if run.summary else []
+    worse, _ = without_gain(run)
     low = min((row.interval[0] for row in rows if row.interval), default=0.0)
     return [
         SiloColumn("silo", [silo.name for silo in silos], words=True),
         SiloColumn("domain", ["" if silo.domain == silo.name else silo.domain for silo in silos], words=True),
         SiloColumn(run.split, [count(getattr(silo, f"n_{run.split}")) for silo in silos], "inputs"),
-        SiloColumn("accuracy", list(map(_accuracy, rows))),
+        SiloColumn("accuracy", [percent(row.silo.test.accuracy) for row in rows]),
         SiloColumn("95 % interval", [_bar(row, 0.1 * math.floor(10 * low)) for row in rows], _TO_ONE, words=True),
-        SiloColumn("sure", [Cell(percent(row.confidence), _off(row.silo.test)) for row in rows], _SURE),
+        SiloColumn(
+            "sure",
+            list(map(_sure, rows)),
+            "mean confidence; a triangle marks an ECE above chance and a confidence outside of the interval",
+        ),
         SiloColumn("ECE (chance)", [_ece(silo.test) for silo in silos], _ECE),
         SiloColumn("to training alone", list(map(_alone, rows)), "points of accuracy"),
-        SiloColumn("to most frequent class", list(map(_gain, rows)), "points of accuracy"),
+        SiloColumn("to most frequent class", [_gain(row, worse) for row in rows], "points of accuracy"),
         SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
         SiloColumn("specificity", [_share(row.of.specificity) for row in rows], "share of the others not called so"),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
@@ -194,13 +201,12 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
         "to most frequent class": ("", _gain_of(together)),
         "sensitivity": (percent(mean.sensitivity), _share(together.sensitivity)),
         "specificity": (percent(mean.specificity), _share(together.specificity)),
-        "AUROC": (decimal(mean.auroc, 2), _auroc(together.auroc)),
+        "AUROC": (decimal(mean.auroc, 2), ""),  # over silos with other thresholds and shares, it has no meaning
         "alarms": (percent(mean.alarms), percent(pooled.alarms)),
     }
 
 
 _ECE = "expected calibration error, and up to which chance explains it"
-_SURE = "mean confidence; a triangle marks an ECE above what chance explains"
 _TO_ONE = "the accuracy with its interval, up to 100 %"
 
 
@@ -212,12 +218,13 @@ def _bar(row: SiloRow, low: float) -> str:
     return interval_cell(Dot(accuracy, *row.interval), (low, 1.0), most.share if most else None, label)
 
 
-def _accuracy(row: SiloRow) -> Cell:
-    return Cell(percent(row.silo.test.accuracy), "not better than its most frequent class" if row.of.behind else "")
-
-
-def _off(test: Metrics) -> str:
-    return "above what chance explains" if test.ece_above_chance else ""
+def _sure(row: SiloRow) -> Cell:
+    sure, known = row.confidence, row.interval
+    outside = sure is not None and known is not None and not known[0] <= sure <= known[1]
+    return Cell(
+        percent(sure),
+        "outside of the 95 % interval of the accuracy" if outside and row.silo.test.ece_above_chance else "",
+    )
 
 
 def _ece(test: Metrics) -> Cell:
@@ -232,8 +239,8 @@ def _alone(row: SiloRow) -> Cell:
     return Cell(_points(row.alone.value), "training alone is better (95 % interval of this silo)" if worse else "")
 
 
-def _gain(row: SiloRow) -> Cell:
-    flag = f"only one class is recognized: {row.of.blind}" if row.of.blind else ""
+def _gain(row: SiloRow, worse: Sequence[str]) -> Cell:
+    flag = "the most frequent class is right more often, beyond chance" if row.silo.name in worse else ""
     return Cell("" if row.gain is None else _points(row.gain), flag)
 
 
@@ -259,7 +266,8 @@ def _share(found: Ranged | None) -> Cell:
     """Return a share with its number of inputs."""
     if found is None or not found.of:
         return Cell(percent(found.value if found else None))
-    return Cell(f"{round(found.value * found.of):,} of {found.of:,}", "" if found.value else "none is recognized")
+    flag = "none is recognized" if found.clearly_zero else ""
+    return Cell(f"{round(found.value * found.of):,} of {found.of:,}", flag)
 
 
 def _auroc(found: Ranged | None) -> str:
@@ -278,6 +286,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
     worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
     about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
+    about += f" (by chance at {0.025 * len(known):.2g} each)"
     about = about if better or worse else f"No interval of {plural(len(known), 'silo')} excludes 0"
     if len(known) > 2 * WORST + 4:
         about += f"; the {WORST} at either end are drawn"

@@ -14,10 +14,11 @@ from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
-from ..templates import Statement, worst_first
+from ..templates import Statement, Table, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
+from .decisions import OWN
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
@@ -122,46 +123,51 @@ class Trust:
 
     lines: Sequence[Statement]
     advice: Sequence[Markup]
+    alarms: Table | None
+    """Alarms on inputs that silos do not know."""
 
 
 def trust(run: RunFolder) -> Trust | None:
     """Return the first screen; None for a run without test metrics."""
     if run.summary is None:
         return None
-    only, based, outside = one_class(run), baseline(run), _foreign_line(run)
+    only, based, familiar = one_class(run), baseline(run), familiarity(run)
+    outside = _foreign_line(run, familiar is not None and familiar.able)
     found = None if only else confidence(run)
     lines = [Statement(*based)] if based else []
     lines += [_confidence_line(found)] if found else []
-    lines += [*([outside] if outside else []), *_familiar_lines(run)]
-    steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside)
+    lines += [outside] if outside else []
+    lines += [Statement(familiar.kind, familiar.text)] if familiar else []
+    steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
     if not lines and not steps:
         return None
-    return Trust(worst_first(lines), steps)
+    return Trust(worst_first(lines), steps, familiar.table if familiar else None)
 
 
 def _confidence_line(found: Confidence) -> Statement:
     texts = "; ".join(each.text for each in found.found[:2])
     if found.kind == "bad":
-        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
+        return Statement(found.kind, Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
     if found.p < LEVEL:
         how = "overconfident" if found.over else "underconfident"
         little = "" if any(each.large for each in found.found) else "slightly "
-        return Statement("open", Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
+        return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
         text = Markup(
             "<b>Its confidence may be off</b>: {}; a calibrated model has such a result in at most {} of cases."
         )
-        return Statement("open", text.format(found.checks[0].text, percent(found.p, 0)))
+        return Statement(found.kind, text.format(found.checks[0].text, percent(found.p, 0)))
     if not found.resolved:
         band = found.pooled.ece_null
         unnoticed = f": a calibration error of {decimal(band.upper)} would go unnoticed" if band else ""
         text = Markup("<b>Cannot say whether its confidence is right</b>: {} are too few{}.")
-        return Statement("open", text.format(plural(n, "test input"), unnoticed))
+        return Statement(found.kind, text.format(plural(n, "test input"), unnoticed))
     text = Markup(
         "<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; {}{}."
     )
-    return Statement("good", text.format(n, percent(confidence), percent(accuracy), _ece_text(found), _within(found)))
+    rates = percent(confidence), percent(accuracy)
+    return Statement(found.kind, text.format(n, *rates, _ece_text(found), _within(found)))
 
 
 def _ece_text(found: Confidence) -> str:
@@ -182,21 +188,21 @@ def _within(found: Confidence) -> str:
     return f", and within chance at {sum(not one.off for one in enough):,} of {plural(len(enough), 'silo')}{unknown}"
 
 
-def _foreign_line(run: RunFolder) -> Statement | None:
+def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
+    """Return how many predictions of inputs that silos do not know are wrong, and how many raise an alarm."""
     if run.summary is None or not (found := foreign(run.summary)):
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
     own = shares_of(run.summary).get(INSIDE)
     worse = [name for name in found if _worse(run.summary, name, max(allowed, own.wrong if own else 0.0))]
+    how = "predicted" if run.summary.policy.name == OWN else "answered"
+    names = sorted(found, key=lambda name: name not in worse)
+    texts = "; ".join(_wrongly(run.summary, name, found[name].wrong, how, alarmed) for name in names)
+    most = max(each.wrong for each in found.values())
+    kind = ("bad" if most > 0.5 else "open") if worse else "good" if most <= allowed else "unknown"
+    head = Markup("<b>Not reliable on inputs that silos do not know</b>") if worse else "Inputs that silos do not know"
     beside = f" Of their own inputs {percent(own.wrong)} were." if own else ""
-    if not worse:
-        texts = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
-        kind = "good" if max(each.wrong for each in found.values()) <= allowed else "open"
-        return Statement(kind, Markup("Inputs that silos do not know: {}.{}").format(texts, beside))
-    texts = "; ".join(_wrongly(run.summary, name, found[name].wrong) for name in worse)
-    kind = "bad" if any(found[name].wrong > 0.5 for name in worse) else "open"
-    text = Markup("<b>Not reliable on inputs that silos do not know</b>: {}.{}")
-    return Statement(kind, text.format(texts, beside))
+    return Statement(kind, Markup("{}: {}.{}").format(head, texts, beside))
 
 
 def _worse(summary: Summary, stream: str, limit: float) -> bool:
@@ -205,20 +211,8 @@ def _worse(summary: Summary, stream: str, limit: float) -> bool:
     return wrong > limit and (not inputs or score_interval(wrong, inputs)[0] > limit)
 
 
-def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
-    most = worst_at(summary, stream)
+def _wrongly(summary: Summary, stream: str, wrong: float, how: str, alarmed: bool) -> str:
+    most, alarms = worst_at(summary, stream), summary.tested[stream].chosen.pooled.alarms
     at = f", most at {most[0]} with {percent(most[1].wrong)}" if most and most[1].wrong > wrong else ""
-    return f"of {in_words(stream)} {percent(wrong)} were answered wrongly{at}"
-
-
-def _familiar_lines(run: RunFolder) -> list[Statement]:
-    """Return the verdict on false alarms and, if there are inputs that silos do not know, that on alarms for these."""
-    if (found := familiarity(run)) is None:
-        return []
-    said = [found.sentence, *found.notes]
-    if found.table is None or not found.detected:
-        return [Statement("open" if found.alarm else "good", " ".join(filter(None, [*said, found.detected])))]
-    return [
-        Statement("open" if found.alarm else "good", " ".join(said)),
-        Statement("open" if found.missed else "good", found.detected),
-    ]
+    raised = f" (alarms on {percent(alarms)})" if alarmed and alarms is not None else ""
+    return f"of {in_words(stream)} {percent(wrong)} were {how} wrongly{at}{raised}"

@@ -12,63 +12,9 @@ from ...core.text import cut, percent, plural, tick
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, Codewords, Features, FeatureSilo, Histogram, SiloRecord, Stream
 from .. import svg
-from ..diagrams import heat_map, spans, stack_swatch, stacked_bar
+from ..diagrams import heat_map
 from ..svg import Chart, Point
 from ..templates import Table, column, table, words
-from .guarantee import Shares, shares_of
-
-_BAR, _ROW = 22, 52
-_FITS = 0.12
-"""Minimum share whose label fits into its part of a bar."""
-_KINDS = {
-    "right": "right",
-    "wrong": "wrong",
-    "foreign": "wrong, on inputs that silos do not know",
-    "abstain": "abstained",
-}
-
-
-def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
-    """Return the bars and their legend; None if all inputs are in one stream."""
-    found = shares_of(run.summary) if run.summary else {}
-    if len(found) < 2:
-        return None
-    parts = {name: _parts(name, each) for name, each in found.items()}
-    sentence = "; ".join(f"{name}: {_parts_text(each)}" for name, each in parts.items())
-    drawn: list[Markup] = []
-    for i, (name, each) in enumerate(parts.items()):
-        y = _ROW * i
-        drawn += [svg.text(0, y + 16, name), *_outcome_bar(each, y + 22)]
-    caption = "Shares of all silos' test inputs together."
-    if any("foreign" in each for each in parts.values()):
-        caption += " Light red are answers to inputs that silos do not know, which are wrong and not guaranteed."
-    bars = svg.drawing(
-        svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {sentence}", *drawn, class_="outcomes"
-    )
-    shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
-    return Chart("Right, wrong, abstained", bars, caption), [
-        (stack_swatch(kind, "outcome"), _KINDS[kind]) for kind in shown
-    ]
-
-
-def _parts(name: str, shares: Shares) -> dict[str, float]:
-    """Return the shares above zero, in the order of `_KINDS`."""
-    wrong = "wrong" if name in (INSIDE, "mix") else "foreign"
-    found = {"right": shares.right, wrong: shares.wrong, "abstain": 1 - shares.answered}
-    return {kind: share for kind, share in found.items() if share > 1e-9}
-
-
-def _parts_text(parts: dict[str, float]) -> str:
-    words = {"foreign": "wrong", "abstain": "abstained"}
-    return ", ".join(f"{words.get(kind, kind)} {percent(share)}" for kind, share in parts.items())
-
-
-def _outcome_bar(parts: dict[str, float], y: float) -> list[Markup]:
-    drawn = stacked_bar(parts, (0, y), (svg.WIDTH, _BAR), "outcome", _KINDS)
-    for kind, start, share in spans(parts):
-        if share >= _FITS:
-            drawn.append(svg.text(svg.WIDTH * (start + share / 2), y + 15.5, percent(share), "middle", f"in-{kind}"))
-    return drawn
 
 
 @dataclass(frozen=True)
