@@ -22,7 +22,8 @@ from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.core.silo import SiloInfo
 from caveat.data.agreement import own_schema, own_silos, shared_schema
-from caveat.data.quantities import checked_sums, kind_of, own_sums, summed
+from caveat.data.quantities import checked_sums, kind_of, own_sums, rows_told, summed
+from caveat.data.settings import DataSettings
 from caveat.federation.refusals import check_grid
 from caveat.federation.server.app import deliver
 from caveat.federation.server.membership import OpenMembership
@@ -161,6 +162,10 @@ def test_bars_come_from_as_many_targets_as_a_silo_trains_on() -> None:
     with pytest.raises(DataError, match="'a' has 9 training examples, but sent sums of 80 targets"):
         OpenMembership.take(members, "a", words, 80)
     assert not members.silo_infos
+    y, settings = torch.arange(9.0).numpy(), DataSettings(source="diabetes", predict="quantity")
+    assert rows_told(own_sums(y, settings), settings) == 9
+    declared = replace(settings, range=(0.0, 10.0))
+    assert rows_told(own_sums(y, declared), declared) == 9
     for told in (None, 9):
         OpenMembership.take(members, "a", words, told)
         assert members.silo_infos["a"] == card

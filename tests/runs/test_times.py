@@ -201,6 +201,9 @@ def test_a_declared_range_is_no_baseline(tmp_path: Path) -> None:
     assert "that of uniform times" in page
     assert "Kaplan-Meier curve is" not in page
     assert "useless" not in page
+    card = CliRunner().invoke(app, ["card", str(tmp_path / "run"), "--silo", "north"]).output
+    assert "without inputs (a uniform distribution over data.range)" in card
+    assert "Kaplan-Meier" not in card
 
 
 def test_predictions_of_no_number_have_the_lowest_bound() -> None:
@@ -254,6 +257,7 @@ def test_npz_files_have_an_array_of_events(tmp_path: Path) -> None:
 def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     paths, out, call = table(tmp_path), tmp_path / "run", CliRunner()
     keys = ["data.predict=time", "data.event=died", "data.horizons=[20, 60]", "training.batch_size=16"]
+    keys += ["data.subgroups=b", "data.subgroup_edges=[0]"]
     given = ["run", *map(str, paths), "--target", "days", "--set", "rounds=4", "--out", str(out), "--quiet"]
     done = call.invoke(app, [*given, *(part for key in keys for part in ("--set", key))])
     assert done.exit_code == 0, done.output
@@ -286,6 +290,12 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     assert figures["integrated Brier score"]["value"] == record["test"]["integrated_brier"]
     curve = figures["integrated Brier score, without inputs (the Kaplan-Meier curve of all training targets)"]
     assert curve["value"] == record["test"]["reference_integrated_brier"]
+    low, high = json.loads(card.output)["groups"]
+    assert (low["group"], high["group"]) == ("b < 0", "b >= 0")
+    known = json.loads((out / "summary.json").read_text())["subgroups"][0]
+    assert low["integrated Brier score"]["value"] == known["integrated_brier"]
+    assert low["share of intervals with the true value"]["value"] == pytest.approx(known["interval_coverage"])
+    assert "Subgroups" in page
     moved = call.invoke(app, ["ood", str(out), "--out", str(tmp_path / "ood")])
     assert moved.exit_code == 0, moved.output
 

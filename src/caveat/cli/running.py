@@ -182,7 +182,8 @@ def _show_result(folder: Path) -> None:
     finished = read_run(folder)
     tables = [quantity(finished)]
     if not finished.quantity:
-        tables = [result_table(finished), class_table(finished), model_table(finished), subgroups(finished)]
+        tables = [result_table(finished), class_table(finished), model_table(finished)]
+    tables.append(subgroups(finished))
     for number, each in enumerate(filter(None, tables)):
         if number:
             typer.echo()

@@ -127,6 +127,11 @@ def decimal(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def significant(value: float | None) -> str:
+    """Return a number with three significant digits; "" for None."""
+    return "" if value is None else f"{value:#.3g}".rstrip(".")
+
+
 def apart(*values: float) -> list[str]:
     """Return numbers with two decimals, or with up to four so that different numbers differ."""
     written = [[minus(f"{value:.{digits}f}") for value in values] for digits in (2, 3, 4)]

@@ -180,9 +180,11 @@ def _wrong_cells(found: Tensor, grid: Sequence[float], first: Sequence[Sequence[
     return "their sum was another one before" if far else ""
 
 
-def rows_told(first: Sequence[Sequence[float]]) -> int | None:
-    """Return the number of training targets in a silo's first sums; None if they only have a number."""
-    return int(first[0][-3]) if first and len(first[0]) >= 3 else None
+def rows_told(first: Sequence[Sequence[float]], settings: Any) -> int | None:
+    """Return the number of training targets in a silo's first sums; None if they only have the number of events."""
+    if not first or (settings.range is not None and kind_of(settings) is Times):
+        return None
+    return int(first[0][0] if settings.range is not None else first[0][-3])
 
 
 def _in_unit(values: Tensor, train: Tensor, standardized: bool) -> Tensor:

@@ -133,6 +133,12 @@ def described_output(name: str, target: Quantity | None = None) -> str:
     return OUTPUTS.get(name, "(N,) an uncertainty of the method")
 
 
+def figure_text(name: str, target: Quantity | None) -> str:
+    """Return the description of a metric; with a declared range, predictions without inputs are uniform in it."""
+    declared = name.startswith("reference_") and target is not None and target.declared
+    return "the same of a uniform distribution over data.range" if declared else FIGURES[name]
+
+
 def task(raw: RawInputs) -> str:
     """Return the name of Hugging Face for what the model does."""
     if raw.preparation.target is None:
@@ -201,7 +207,7 @@ def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> st
         "## Use\n\n" + _use(format, name, raw),
         "## Inputs\n\n" + "\n".join(described_inputs(raw)),
         "## Outputs\n\n" + "\n".join(_outputs(run, silo, program)),
-        "## Metrics\n\n" + _figures(record),
+        "## Metrics\n\n" + _figures(record, run.preparation.target),
         "## Guarantees\n\n" + "\n".join(f"- {each}" for each in promised),
         "## Limits\n\n" + LIMITS,
         "## Privacy\n\n" + "\n".join(_reveals(raw, record, program)),
@@ -276,11 +282,11 @@ def _outputs(run: Run, silo: SiloId, program: Program) -> Iterator[str]:
     yield "\nReasons: " + ", ".join(f"{int(reason)} {reason.name.lower()}" for reason in Reason) + "."
 
 
-def _figures(record: SiloRecord | None) -> str:
+def _figures(record: SiloRecord | None, target: Quantity | None) -> str:
     found = measured(record)
     if record is None or not found:
         return "The run has no metrics of this silo."
-    rows = [f"| {FIGURES[name]} | {value:.4g} |" for name, value in found.items()]
+    rows = [f"| {figure_text(name, target)} | {value:.4g} |" for name, value in found.items()]
     head = f"Metrics on the {record.n_test} inputs of the silo's own test split:\n\n" if record.n_test else ""
     return "\n".join([f"{head}| metric | value |", "| --- | ---: |", *rows])
 

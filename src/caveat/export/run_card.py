@@ -15,6 +15,7 @@ from typing import Any
 from .._version import __version__
 from ..core import ConfigurationError, SiloId
 from ..core.errors import one_of
+from ..core.quantity import Quantity
 from ..core.text import percent, plain, without_folders
 from ..files import RunFolder, read_run, sum_of
 from ..files.schema import SiloRecord, Summary
@@ -24,7 +25,7 @@ from ..html.run.quantity import is_time
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run
 from ..uncertainty.statistical_tests import wilson
-from .model_card import DECISIONS, FIGURES, LIMITS, described_inputs, measured, promises, recorded, task
+from .model_card import DECISIONS, FIGURES, LIMITS, described_inputs, figure_text, measured, promises, recorded, task
 from .predictor import RawInputs, outputs
 
 STATED = {
@@ -76,7 +77,7 @@ def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]
     folder, raw, target = read_run(run.folder), RawInputs(run.preparation, silo), run.preparation.target
     summary, record = recorded(run.experiment, silo)
     record = record or SiloRecord(name=silo)
-    figures = (_figures if target is None else _errors)(folder, silo)
+    figures = _figures(folder, silo) if target is None else _errors(folder, silo, target)
     trial = run.experiment.predictor(silo)(raw.prepared(raw.batch(1)))
     sizes = {part: getattr(record, f"n_{part}") for part in ("train", "validation", "calibration", "test")}
     return {
@@ -114,7 +115,7 @@ def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _errors(folder: RunFolder, silo: SiloId) -> dict[str, Any]:
+def _errors(folder: RunFolder, silo: SiloId, target: Quantity) -> dict[str, Any]:
     """Return the errors of a quantity or a time, beside those without inputs, of training alone and of all silos, and
     the coverage of intervals."""
     record = next((each for each in folder.summary.silos if each.name == silo), None) if folder.summary else None
@@ -127,7 +128,7 @@ def _errors(folder: RunFolder, silo: SiloId) -> dict[str, Any]:
         label, known = FIGURES[name], f"reference_{name}"
         found[label] = _single(getattr(test, name), n)
         if known in FIGURES:
-            without = FIGURES[known].removeprefix("the same of ")
+            without = figure_text(known, target).removeprefix("the same of ")
             found[f"{label}, without inputs ({without})"] = _single(getattr(test, known), n)
         found[f"{label}, training alone"] = None if alone is None else _single(getattr(alone, name), n)
         found[f"{label}, mean over silos"] = _single(getattr(folder.mean, name))
@@ -169,9 +170,14 @@ def _ranged(of: Judged | None, name: str = "accuracy") -> dict[str, Any] | None:
 def _groups(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the figures of each group of people (`data.subgroups`), over the test inputs of all silos."""
     for each in summary.subgroups:
-        if each.mae is not None:
-            yield {"group": each.name, FIGURES["mae"]: _single(each.mae, each.examples)}
         if each.accuracy is None:
+            errors = {
+                FIGURES[k]: _single(getattr(each, k), each.examples) for k in ("mae", "c_index", "integrated_brier")
+            }
+            if each.interval_coverage is not None:
+                covered = round(each.interval_coverage * each.examples)
+                errors[FIGURES["interval_coverage"]] = _share(covered, each.examples)
+            yield {"group": each.name, **{name: value for name, value in errors.items() if value is not None}}
             continue
         kept, right = alone(each, each.examples), round(each.accuracy * each.examples)
         found = {"group": each.name, "accuracy": _share(right, each.examples)}

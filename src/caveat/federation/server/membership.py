@@ -305,7 +305,7 @@ class OpenMembership(Members):
             return
         if asked.question == "join":
             joined = silo in self.silo_infos
-            self.take(silo, words, rows_told(self._first.get(silo, ())))
+            self.take(silo, words, rows_told(self._first.get(silo, ()), self.terms.config.data))
             self.nodes[silo] = node
             self._bind(silo, key)
             if key == UNSIGNED and not joined:

@@ -69,7 +69,7 @@ def _leader(record: Comparison, setting: Setting) -> str:
 
 WITHOUT = {
     "classes": ("always predicting each silo's most frequent class", "the most frequent class"),
-    **dict.fromkeys(("quantity", "time"), ("predicting the distribution of all training targets", "no inputs")),
+    **dict.fromkeys(("quantity", "time"), ("predicting without inputs", "no inputs")),
 }
 """The baseline of each kind, in a sentence and in short."""
 

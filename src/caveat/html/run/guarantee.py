@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from ...core.text import decimal, initial, joined, percent
+from ...core.text import decimal, initial, joined, percent, significant
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, GuaranteeRecord, Metrics, SiloRecord, Stream, SubgroupRecord, Summary
 from ...uncertainty.statistical_tests import binomial_tail, score_interval
@@ -322,6 +322,16 @@ def _share(part: int, whole: int) -> str:
     return f"{percent(part / whole)} ({part:,} of {whole:,})" if whole else "none"
 
 
+QUANTITY = (
+    ("MAE", "mae", "mean absolute error of medians"), ("RMSE", "rmse", "root of the mean squared error of means"),
+    ("CRPS", "crps", "continuous ranked probability score of the distributions; lower is better"),
+)  # fmt: skip
+TIME = (
+    ("C", "c_index", "Harrell's C-index: share of comparable pairs of inputs in the right order"),
+    ("Uno's C", "c_index_uno", "C-index with weights for censoring"),
+    ("Brier", "integrated_brier", "integrated Brier score with weights for censoring; lower is better"),
+)
+"""Metrics of quantities and of times: title, key, and meaning."""
 CAPTION = (
     "Test inputs of all silos by subgroup. Each has its own guarantee, prediction sets and alarms if it has enough "
     "calibration inputs; otherwise it is pooled with the next larger one, and the guarantee is for both together."
@@ -340,7 +350,12 @@ def subgroup_table(run: RunFolder) -> Table | None:
         column("test inputs", [f"{each.examples:,}" for each in found]),
         column("accuracy", [percent(each.accuracy) for each in found]),
         column("ECE", [decimal(each.ece, 3) for each in found]),
-        column("NLL", [decimal(each.nll, 3) for each in found]),
+        *(
+            column(head, [significant(getattr(each, name)) for each in found], help)
+            for head, name, help in (*QUANTITY, *TIME)
+        ),
+        column("coverage", [percent(each.interval_coverage) for each in found], "inputs within their interval"),
+        column("NLL", [decimal(each.nll, 3) if each.accuracy is not None else "" for each in found]),
         column("answered", [percent(each.coverage) if guarantee else "" for each in found]),
         column("wrong among these", [_subgroup_errors(each, guarantee) for each in found], _promised(guarantee)),
         column("label in set", [percent(each.set_coverage) for each in found]),

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...core.text import initial, listed, percent, plural
+from ...core.text import initial, listed, percent, plural, significant
 from ...files import RunFolder
 from ...files.schema import Metrics, ObservedInputs, SiloRecord, SurvivalCurves
 from ...uncertainty.statistical_tests import beta_binomial_tail, detected, normal_tail
@@ -16,21 +16,13 @@ from ..svg import Chart
 from ..templates import Cell, Statement, Table, column, table, words, worst_first
 from .advice import alone_step, predicting
 from .classification import ALONE, gap_to
+from .guarantee import QUANTITY, TIME, subgroup_table
 from .incidents import failures
 from .overview import headline
 from .rounds import cost_table, curves
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
-QUANTITY = (
-    ("MAE", "mae", "mean absolute error of medians"), ("RMSE", "rmse", "root of the mean squared error of means"),
-    ("CRPS", "crps", "continuous ranked probability score of the distributions; lower is better"),
-)  # fmt: skip
-TIME = (
-    ("C", "c_index", "Harrell's C-index: share of comparable pairs of inputs in the right order"),
-    ("Uno's C", "c_index_uno", "C-index with weights for censoring"),
-    ("Brier", "integrated_brier", "integrated Brier score with weights for censoring; lower is better"),
-)
 BRIEF = ("crps", "c_index", "integrated_brier")
 """The metrics of other methods in the terminal, whose lines are short."""
 USELESS = 0.5
@@ -49,7 +41,7 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
     others = [each for each in figures if each[1] in BRIEF or not brief]
 
     def numbers(name: str, of: Sequence[Metrics], last: Metrics) -> list[str]:
-        return [_number(getattr(each, name)) for each in (*of, last)]
+        return [significant(getattr(each, name)) for each in (*of, last)]
 
     columns = [words("silo", [*(silo.name for silo in silos), "mean"])]
     if times:
@@ -71,13 +63,13 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         if hasattr(mean, f"reference_{name}")
     ]
     if times and not brief:
-        values = [_number(test.d_calibration) for test in (*tests, run.summary.pooled if run.summary else mean)]
+        values = [significant(test.d_calibration) for test in (*tests, run.summary.pooled if run.summary else mean)]
         columns.append(column("D-calibration p", values, "test that predicted probabilities are uniform; last: pooled"))
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals else None
     covered = [_coverage(silo, wanted, len(silos)) for silo in silos]
     columns.append(column("coverage", [*covered, percent(mean.interval_coverage)], "inputs within their interval"))
     widths = ["infinite" if each.interval_coverage is not None and each.interval_width is None and not times else
-              _number(each.interval_width) for each in (*tests, mean)]  # fmt: skip
+              significant(each.interval_width) for each in (*tests, mean)]  # fmt: skip
     columns.append(column("width", widths, "mean width of intervals, infinite if one of them is"))
     columns.append(column(f"lower{between}bound", numbers("interval_low", tests, mean), "mean lower bound of times"))
     if any((silo.decisions or {}).get("abstain") for silo in silos):
@@ -135,10 +127,6 @@ def _reached(edges: Sequence[float], shares: Sequence[float], level: float) -> f
             return left + (right - left) * (level - below) / share
         below += share
     return edges[-1]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:#.3g}".rstrip(".")
 
 
 def _coverage(silo: SiloRecord, wanted: float | None, silos: int) -> Cell:
@@ -235,7 +223,10 @@ def verdicts(run: RunFolder) -> list[Statement]:
     own, known = getattr(run.mean, name), getattr(run.mean, f"reference_{name}")
     lines = []
     if own is not None and known is not None:
-        behind, text = _no_gain(run), f"{called} {_number(own)}, without inputs {_number(known)}, means over silos"
+        behind, text = (
+            _no_gain(run),
+            f"{called} {significant(own)}, without inputs {significant(known)}, means over silos",
+        )
         at = f"; no gain at {listed(behind, _MOST_NAMED)}" if behind and own < known else ""
         kind = "bad" if own >= known else "open" if behind else "good"
         head = "Better than without inputs" if own < known else "No better than without inputs"
@@ -244,7 +235,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
     if alone and (gap := gap_to(run, alone, name)):
         side, clear = "lower" if gap.value < 0 else "higher", gap.clear
         chance = f", {'' if clear else 'no '}more than chance over silos explains" if gap.low is not None else ""
-        text = f"{initial(called)} is {_number(abs(gap.value))} {side} than with training alone{chance}."
+        text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "open", text))
     if wanted := run.summary.intervals.coverage if run.summary and run.summary.intervals and not is_time(run) else None:
         few = [silo.name for silo in run.silos if _coverage(silo, wanted, len(run.silos)).flag]
@@ -252,7 +243,11 @@ def verdicts(run: RunFolder) -> list[Statement]:
         at = f", too few beyond chance at {listed(few, _MOST_NAMED)}" if few else ""
         width, usual = run.mean.interval_width, _usual_width(run, wanted)
         wide = width is not None and usual is not None and width > _LITTLE * usual
-        at += f"; their mean width is {_number(width)}, without inputs {_number(usual)}" if width and usual else ""
+        at += (
+            f"; their mean width is {significant(width)}, without inputs {significant(usual)}"
+            if width and usual
+            else ""
+        )
         at += ", so they are little narrower" * wide
         lines.append(Statement("bad" if few else "open" if wide else "good", f"{text}{at}."))
     if skewed := [said for silo in run.silos if (said := _skewed(silo, len(run.silos)))]:
@@ -328,6 +323,7 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
         "steps": next_steps(run),
         "lines": verdicts(run),
         "silo_table": quantity_table(run),
+        "subgroups": subgroup_table(run),
         "pictures": [picture(each) for each in observed[:SHOWN]],
         "curves": [survival(each) for each in (run.gallery.survival if run.gallery else [])[:SHOWN]],
         "probabilities": [probabilities(silo) for silo in run.silos[:SHOWN] if silo.pit],
