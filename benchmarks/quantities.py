@@ -41,11 +41,11 @@ from caveat.nn.models import ModelSettings
 from caveat.training.fit import Loss
 from caveat.uncertainty import bars
 
-DATA = ("diabetes", "mpg", "abalone")
+DATA = ("diabetes", "mpg", "abalone", "parkinsons")
 TARGETS = {"mpg": "mpg", "abalone": "rings", "parkinsons": "motor_UPDRS"}
 ROUNDS = 30
 TRAINING = caveat.Training(batch_size=16, local_epochs=2)
-TRIED = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)
+TRIED = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 RATES: dict[tuple[str, str], float] = {
     ("diabetes", "bars"): 0.0003,
     ("diabetes", "gaussian"): 0.0001,
@@ -60,11 +60,10 @@ RATES: dict[tuple[str, str], float] = {
 """By data and head, chosen by `--rates`."""
 SOURCES = {
     "bars": caveat.Uncertainty(mc_samples=1, temperature_scaling=False, familiarity=False),
-    "bars, temperature": caveat.Uncertainty(mc_samples=1, familiarity=False),
-    "bars, dropout": caveat.Uncertainty(temperature_scaling=False, familiarity=False),
     "bars, both": caveat.Uncertainty(familiarity=False),
 }
-"""Predictions from one training: one pass, with a temperature, 20 passes of MC dropout, and both (the default)."""
+"""Predictions: one pass, and with a temperature and 20 passes of MC dropout (the default)."""
+BOTH, ONE_PASS = "bars, both", "one pass"
 HEADS = ("gaussian", "squared")
 FEW, MANY = "8", "64"
 SGD = {"scaffold": (0.01, 0.03, 0.1, 0.3), "feddc": (0.01, 0.03, 0.1, 0.3)}
@@ -135,7 +134,8 @@ def silos(name: str, seed: int, count: int | None = None, standardize: Any = "no
 def figures(
     name: str, head: str, seed: int, lr: float, split: str = "test", method: str = "fedavg"
 ) -> dict[str, float]:
-    """Train, and return the mean over silos of CRPS, RMSE and MAE on a split."""
+    """Train, and return the mean over silos of CRPS, RMSE and MAE on a split; with MC dropout, also those of one pass
+    without a temperature."""
     count = 100_000 if head in HEADS else int(head) if head.isdigit() else None
     found = silos(name, seed, count, "silo" if head == STANDARDIZED else "none")
     training, chosen = replace(TRAINING, lr=lr), SOURCES.get(head, SOURCES["bars"])
@@ -150,8 +150,9 @@ def figures(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = caveat.run(
-            found, made, model=ModelSettings(name="mlp"), seed=seed, every=10**6, uncertainty=chosen, n_silos=len(found)
-        )
+            found, made, model=ModelSettings(name="mlp"), seed=seed, every=10**6, n_silos=len(found),
+            uncertainty=chosen, vectorized="on",
+        )  # fmt: skip
         each = []
         for silo in found:
             x, y = getattr(silo, split).x, silo.values[split].double()
@@ -160,13 +161,21 @@ def figures(
                 mean, log_sigma = moved(said.probs)
                 mean, sigma = mean * made.scale + made.center, log_sigma.clamp(-6, 6).exp() * made.scale
                 crps = gaussian_crps(mean, sigma, y) if head == "gaussian" else (y - mean).abs()
-                middle = mean
+                each.append(errors(mean, mean, crps, y))
             else:
-                mean, middle, crps = said.mean, said.value, said.target.crps(said.probs, y)
-            each.append(
-                (float(crps.mean()), math.sqrt(float(((y - mean) ** 2).mean())), float((y - middle).abs().mean()))
-            )
-    return dict(zip(("crps", "rmse", "mae"), map(fmean, zip(*each, strict=True)), strict=True))
+                each.append(errors(said.mean, said.value, said.target.crps(said.probs, y), y))
+            if head == BOTH:
+                at = run.experiment.at(silo.name)
+                (module,) = (module.eval() for _, module in run.experiment.complete_method.loaded(*at))
+                probs, bars = module(x).detach().double().softmax(-1), said.target
+                single = errors(bars.mean(probs), bars.quantile(probs, 0.5), bars.crps(probs, y), y)
+                each[-1] |= {f"{ONE_PASS} {key}": value for key, value in single.items()}
+    return {key: fmean(of[key] for of in each) for key in each[0]}
+
+
+def errors(mean: Tensor, median: Tensor, crps: Tensor, y: Tensor) -> dict[str, float]:
+    rmse = math.sqrt(float(((y - mean) ** 2).mean()))
+    return {"crps": float(crps.mean()), "rmse": rmse, "mae": float((y - median).abs().mean())}
 
 
 def rate(name: str, head: str) -> float:
@@ -182,9 +191,11 @@ def tune(names: list[str], heads: list[str]) -> None:
             print(name, head, " ".join(f"{lr:g}: {value:.3f}" for lr, value in tried.items()), "best", best, flush=True)
 
 
-def ratio(name: str, head: str, other: str, figure: str, seeds: list[int]) -> str:
-    """Return the ratio of means less 1, with the interval of paired differences, in percent."""
-    ours, theirs = ([figures(name, h, s, rate(name, h))[figure] for s in seeds] for h in (head, other))
+def ratio(name: str, head: str, other: str, figure: str, seeds: list[int], made: str = "") -> str:
+    """Return the ratio of means less 1, with the interval of paired differences, in percent; `made` says how the first
+    head predicts."""
+    ours = [figures(name, head, s, rate(name, head))[f"{made}{figure}"] for s in seeds]
+    theirs = [figures(name, other, s, rate(name, other))[figure] for s in seeds]
     lower = [100 * (a - b) / fmean(theirs) for a, b in zip(ours, theirs, strict=True)]
     half = float(t.ppf(0.975, len(seeds) - 1)) * stdev(lower) / math.sqrt(len(seeds))
     return f"{fmean(lower):+.1f} % ({fmean(lower) - half:+.1f} to {fmean(lower) + half:+.1f})"
@@ -193,19 +204,16 @@ def ratio(name: str, head: str, other: str, figure: str, seeds: list[int]) -> st
 def heads(names: list[str], seeds: list[int]) -> None:
     print("| data | head | CRPS | RMSE | MAE |\n| --- | --- | ---: | ---: | ---: |")
     for name in names:
-        for head in (*SOURCES, *HEADS):
+        for head in (BOTH, *HEADS):
             found = [figures(name, head, seed, rate(name, head)) for seed in seeds]
-            print(
-                f"| {name} | {head} |",
-                " | ".join(f"{fmean(f[k] for f in found):.3f}" for k in found[0]),
-                "|",
-                flush=True,
-            )
-    print()
+            for made in (f"{ONE_PASS} ", "") if head == BOTH else ("",):
+                cells = " | ".join(f"{fmean(f[made + key] for f in found):.3f}" for key in ("crps", "rmse", "mae"))
+                print(f"| {name} | {f'bars, {ONE_PASS}' if made else head} | {cells} |", flush=True)
     for name in names:
-        print(f"{name}: CRPS of bars against Gaussian {ratio(name, 'bars', 'gaussian', 'crps', seeds)},", end=" ")
-        print(f"with both {ratio(name, 'bars, both', 'gaussian', 'crps', seeds)};", end=" ")
-        print(f"RMSE against squared error {ratio(name, 'bars', 'squared', 'rmse', seeds)}", flush=True)
+        for made in (f"{ONE_PASS} ", ""):
+            crps, rmse = (ratio(name, BOTH, h, f, seeds, made) for h, f in (("gaussian", "crps"), ("squared", "rmse")))
+            told = f"CRPS against Gaussian {crps}, RMSE against squared error {rmse}"
+            print(f"\n{name}, bars{', one pass' if made else ''}: {told}", flush=True)
 
 
 def numbers(names: list[str], seeds: list[int]) -> None:
