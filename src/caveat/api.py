@@ -165,9 +165,9 @@ def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None,
     `device` is the device of predictions, as in `run`, independent of where the run was trained.
 
     Code that a folder names is not imported. `model` is the code of the run's custom model, its name, or several names
-    if there are personalized models; its output is compared with that of the original code. Custom methods must be
-    registered before (`caveat.register`). The run's `silos` are read on access. Raises ConfigurationError if the folder
-    has no finished run, DataError for a damaged file.
+    if there are personalized models; its output is compared with the output of the original code. Custom methods must
+    be registered before (`caveat.register`). The run's `silos` are read on access. Raises ConfigurationError if the
+    folder has no finished run, DataError for a damaged file.
     """
     place = path_of(folder, "folder")
     if model is not None:

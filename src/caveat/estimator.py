@@ -280,7 +280,7 @@ class FederatedClassifier(ClassifierMixin, _FederatedEstimator):  # type: ignore
         """Return (N, C) class probabilities from the silos that `groups` (N,) names.
 
         Without groups, the silo with the largest typicality of a row answers; the guaranteed false alarm rate still
-        holds for rows like those of any silo.
+        holds for rows like the rows of any silo.
         """
         return self._asked(X, groups).probs.numpy()
 
@@ -302,7 +302,7 @@ class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[m
     """Federated regressor of rows: every group of rows is a silo.
 
     It predicts the distribution of a quantity, its median, and intervals with a guaranteed coverage at each silo.
-    Parameters, attributes and the preparation of rows are those of `FederatedClassifier`, except for `classes_`.
+    Parameters, attributes and the preparation of rows are the same as in `FederatedClassifier`, except for `classes_`.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedRegressor:
@@ -324,8 +324,8 @@ class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[m
     def predict_interval(self, X: Any, groups: Any = None) -> Any:
         """Return (N, 2) intervals of coverage `uncertainty.interval`; infinite with too few calibration rows.
 
-        Without `groups`, the smallest interval that contains those of all silos, since a silo's interval is not valid
-        for rows of another one.
+        Without `groups`, return the smallest interval that contains the intervals of all silos, because a silo's
+        interval is not valid for rows of another silo.
         """
         by = self.silos_ if groups is None else [None]
         found = [self._asked(X, groups if name is None else [name] * len(X)).interval for name in by]

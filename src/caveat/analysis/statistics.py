@@ -224,9 +224,9 @@ def estimate(seeds: Sequence[SeedDifferences]) -> Difference:
     fixed. Silos with a single input are treated as one silo, which is conservative (collapsed strata: Cochran, 1977).
     If seeds share nothing, this is a paired t test over seeds.
 
-    The degrees of freedom are one less than seeds or, if fewer, those of inputs (Satterthwaite's, for inputs of equal
-    variance). NaN with fewer than two seeds, for differences that are not finite, and if only one silo has a single
-    input.
+    The degrees of freedom are the number of seeds minus one or, if fewer, the degrees of freedom of inputs
+    (Satterthwaite's, for inputs of equal variance). NaN with fewer than two seeds, for differences that are not finite,
+    and if only one silo has a single input.
     """
     means = np.array([seed.mean for seed in seeds])
     count, mean = len(seeds), _mean(means) if seeds else math.nan
@@ -274,8 +274,8 @@ def simultaneous(differences: Sequence[Difference], confidence: float = 1 - LEVE
     any dependence.
 
     With m differences that can be tested, an interval has level 1 - (1 - confidence) / m, so all hold simultaneously at
-    the confidence, and a p-value is m times that of the single test, at most 1. It is below 1 - confidence if the
-    interval excludes 0. NaN for the other differences.
+    the confidence, and a p-value is m times the p-value of the single test, at most 1. It is below 1 - confidence if
+    the interval excludes 0. NaN for the other differences.
     """
     ps = [each.p_different() for each in differences]
     tested = max(sum(not math.isnan(p) for p in ps), 1)
@@ -305,7 +305,7 @@ def _verdict(mean: float, p_different: float, p_equal: float) -> Verdict:
 
 
 def reported_intervals(estimates: Sequence[Difference], decided: Sequence[Verdict]) -> list[tuple[float, float]]:
-    """Return the interval to print beside each verdict: at 95 %, or if not decided, corrected for all contrasts and
+    """Return the interval to print next to each verdict: at 95 %, or if not decided, corrected for all contrasts and
     both questions by Bonferroni's method. The latter contains 0, because Holm's method rejects what Bonferroni's does.
     """
     corrected = 1 - LEVEL / (2 * max(len(estimates), 1))

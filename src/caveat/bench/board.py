@@ -1,4 +1,4 @@
-"""The board: what every row gives over all federations and seeds, with intervals, flags, contrasts and the default.
+"""The board: the metrics of every row over all federations and seeds, with intervals, flags, contrasts and the default.
 
 A row is a method with a source of uncertainty. Everything is computed from the cells' files.
 """
@@ -75,7 +75,7 @@ def sign_flips(means: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class CellFigures:
-    """The figures of one row at one place: means over silos."""
+    """The metrics of one row at one place: means over silos."""
 
     accuracy: float
     nll: float
@@ -193,7 +193,7 @@ class Board:
         cls, folder: Path, settings: BoardSettings, federations: Iterable[str], methods: Iterable[str],
         seeds: Iterable[int],
     ) -> Board:  # fmt: skip
-        """Read the cells that are there. Raises DataError for a damaged one, and without the reference's."""
+        """Read the existing cells. Raises DataError for a damaged cell, and if there is no cell of the reference."""
         places = [CellPlace(*each) for each in product(federations, methods, seeds)]
         cells = {place: cell for place in places if (cell := read_cell(folder, place)) is not None}
         done = {(place.federation, place.seed) for place in cells if place.method == settings.reference.split("/")[0]}
@@ -209,7 +209,7 @@ class Board:
         return list(dict.fromkeys(f"{p.method}/{source}" for p, cell in self.cells.items() for source in cell.sources))
 
     def at(self, name: str) -> dict[CellPlace, CellFigures]:
-        """Return the figures of a row by place; of failed cells, those of the worse trivial row."""
+        """Return the metrics of a row by place; a failed cell has the metrics of the worse trivial row."""
         method, _, source = name.partition("/")
         found = {}
         for place, cell in self.cells.items():
@@ -220,7 +220,7 @@ class Board:
         return found
 
     def worst(self, place: CellPlace) -> CellFigures:
-        """Return the worse of the trivial rows: the majority's figures, or training alone, by figure."""
+        """Return the worse of the trivial rows, the majority and training alone, for each metric."""
         alone, source = self.settings.alone.split("/")
         others = [(MAJORITY, "frequencies"), (alone, source)]
         known = [
@@ -277,7 +277,7 @@ class Board:
         )  # fmt: skip
 
     def flags(self, at: Mapping[CellPlace, CellFigures]) -> Iterable[str]:
-        """Yield what is wrong with a row, beyond chance at 5 %."""
+        """Yield the problems of a row that are significant at 5 %."""
         figures = [each for place, each in at.items() if self.cells[place].failed is None]
         rates = np.array([each.alarms.get("own", 0.0) for each in figures])
         if len(rates) > 1 and rates.mean() - 1.645 * rates.std(ddof=1) / math.sqrt(len(rates)) > RATE:

@@ -1,9 +1,9 @@
-"""The federations of the leaderboard: real data with inputs that silos should notice.
+"""The federations of the leaderboard: real data with out-of-distribution inputs that silos should detect.
 
-`FEDERATIONS[name].make(folder, seed, tests)` deals the data anew for every seed; those of `LITE` need no files. Two
-classes are held out of all silos and are the inputs "new", as the silo would see them: rotated, of its own source, of
-its own domain; tables have no third class. "near" inputs are of known classes under a shift; "far_noise" has strong
-noise, and "far_other" is of another data set.
+`FEDERATIONS[name].make(folder, seed, tests)` partitions the data again for every seed; the federations in `LITE` need
+no files. Two classes are held out of all silos and are the inputs "new", with the silo's own rotation, source or
+domain; tables have no third class. "near" inputs are of known classes under a shift; "far_noise" has strong noise, and
+"far_other" is of another data set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOISE = 76.0
 
 
 class BoardTraining(NamedTuple):
-    """Settings that train a federation, before those of a row."""
+    """Settings for training on a federation; the settings of a row override them."""
 
     model: ModelSettings
     training: Training
@@ -55,7 +55,7 @@ class Dealt(NamedTuple):
 
 @dataclass(frozen=True)
 class BoardFederation:
-    """Silos, what they should notice, and settings that train them."""
+    """Silos, the inputs that they should detect, and settings for training."""
 
     silos: Silos
     others: Mapping[str, Mapping[str, Tensor]]
@@ -93,7 +93,7 @@ TABLE = BoardTraining(ModelSettings(name="mlp"), Training(local_epochs=2, batch_
 
 
 def read(folder: Path, name: str) -> tuple[Images, Labels]:
-    """Return all images of a file, those for training first."""
+    """Return all images of a file, the training images first."""
     file = np.load(folder / f"{name}.npz")
     x, y = (np.concatenate([file[f"{part}_train"], file[f"{part}_test"]]) for part in "xy")
     return x, y.astype(np.int64)
@@ -115,7 +115,7 @@ def noisy(x: Images) -> Images:
 
 @cache
 def photographs(size: int) -> Images:
-    """Return crops of the two photographs of scikit-learn, in grey."""
+    """Return grayscale crops of the two photographs of scikit-learn."""
     from sklearn.datasets import load_sample_images
 
     rng, crops, images = np.random.default_rng(0), [], load_sample_images().images
@@ -172,7 +172,7 @@ def far_rows(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def heart(folder: Path, seed: int, tests: int) -> BoardFederation:
-    """Heart disease at three hospitals; near: a fourth one."""
+    """Heart disease at three hospitals; near inputs are from a fourth hospital."""
     rng, hospitals = np.random.default_rng(seed), ("cleveland", "hungarian", "va", "switzerland")
     files = {name: np.load(folder / f"uci_heart_{name}.npz") for name in hospitals}
     every = np.concatenate([files[name]["x"] for name in hospitals[:3]]).astype(float)
@@ -189,7 +189,8 @@ def heart(folder: Path, seed: int, tests: int) -> BoardFederation:
 
 
 def cancer(folder: Path, seed: int, tests: int) -> BoardFederation:
-    """scikit-learn's breast cancer at three silos by the size of tumours, loosely; near: the next silo's rows."""
+    """scikit-learn's breast cancer data at three silos with different tumor sizes; near inputs are rows of the next
+    silo."""
     from sklearn.datasets import load_breast_cancer
 
     rng, (x, y) = np.random.default_rng(seed), load_breast_cancer(return_X_y=True)
@@ -217,8 +218,8 @@ def as_rows(dealt: Dealt) -> Dealt:
 
 
 def digits(lite: bool, folder: Path, seed: int, tests: int) -> BoardFederation:
-    """Digits of 8 x 8 pixels at six silos of three angles; near: 35 degrees more; far: clothes, or photographs as rows
-    of numbers if `lite`."""
+    """Digits of 8 x 8 pixels at six silos with three angles. Near inputs are rotated by 35 degrees more; far inputs are
+    clothes, or photographs as rows of numbers if `lite`."""
     rng, (x, y) = np.random.default_rng(seed), _digits()
     old, new, dealt = rng.permutation(np.flatnonzero(y >= 0)), rng.permutation(np.flatnonzero(y == -1)), {}
     for j, angle in enumerate((0, 0, -50, -50, 120, 120)):
@@ -235,7 +236,8 @@ def digits(lite: bool, folder: Path, seed: int, tests: int) -> BoardFederation:
 
 
 def few_classes(folder: Path, seed: int, tests: int) -> BoardFederation:
-    """Digits as rows at five silos with class shares of their own; near: rotated by 35 degrees; far: photographs."""
+    """Digits as rows at five silos with different class shares. Near inputs are rotated by 35 degrees; far inputs are
+    photographs."""
     rng, (x, y) = np.random.default_rng(seed), _digits()
     old, new, dealt = np.flatnonzero(y >= 0), rng.permutation(np.flatnonzero(y == -1)), {}
     for j, mine in enumerate(skewed(y[old], 5, 260, rng)):
@@ -251,7 +253,7 @@ def few_classes(folder: Path, seed: int, tests: int) -> BoardFederation:
 
 
 def sources(folder: Path, seed: int, tests: int) -> BoardFederation:
-    """Digits of four kinds, a silo each; near: another silo's kind; far: clothes."""
+    """Digits of four kinds, one per silo. Near inputs are of another silo's kind; far inputs are clothes."""
     rng, found = np.random.default_rng(seed), {}
     names = {"mnist": "mnist", "usps": "usps", "mnist_m": "mnist_m", "svhn": "svhn_gray_derived"}
     for silo, name in names.items():
@@ -275,7 +277,8 @@ def sources(folder: Path, seed: int, tests: int) -> BoardFederation:
 def one_source(
     name: str, held_out: Sequence[int], far: str, near: str | None, folder: Path, seed: int, tests: int
 ) -> BoardFederation:
-    """Images of 28 x 28 pixels at six silos with class shares of their own; near: another source of digits."""
+    """Images of 28 x 28 pixels at six silos with different class shares; near inputs are from another source of
+    digits."""
     rng, (x, y) = np.random.default_rng(seed), read(folder, name)
     x, y = x[:20_000], known(y[:20_000], held_out)
     old, new, dealt, size = np.flatnonzero(y >= 0), rng.permutation(np.flatnonzero(y == -1)), {}, 300 + 120 * tests
@@ -302,7 +305,7 @@ SIGNS = (1, 2, 4, 5, 7, 8, 10, 12, 13, 38)
 def coloured(
     name: str, held_out: Sequence[int], used: Sequence[int] | None, far: str, folder: Path, seed: int, tests: int
 ) -> BoardFederation:
-    """Colour images at five silos with class shares of their own, from the first images, always the same."""
+    """Color images at five silos with different class shares, always from the same first images of the file."""
     rng, file = np.random.default_rng(seed), np.load(folder / f"{name}.npz")
     part = "test" if name == "gtsrb" else "train"  # GTSRB's training images show each sign thirty times
     x, y = file[f"x_{part}"], known(file[f"y_{part}"].astype(np.int64), held_out, used)
@@ -319,7 +322,8 @@ def coloured(
 
 
 def domains(names: Sequence[str], held_out: Sequence[int], folder: Path, seed: int, tests: int) -> BoardFederation:
-    """Photographs and drawings, a silo per domain; near: another silo's domain; far: satellite images."""
+    """Photographs and drawings, a silo per domain. Near inputs are of another silo's domain; far inputs are satellite
+    images."""
     rng, found = np.random.default_rng(seed), {}
     for name in names:
         x, y = read(folder, name)
@@ -342,7 +346,7 @@ def domains(names: Sequence[str], held_out: Sequence[int], folder: Path, seed: i
 
 
 class FederationEntry(NamedTuple):
-    """How a federation is made, and the files that it needs."""
+    """The function that makes a federation, and the files that it needs."""
 
     make: Callable[[Path, int, int], BoardFederation]
     files: tuple[str, ...] = ()
@@ -376,5 +380,5 @@ LITE: Mapping[str, FederationEntry] = {
 
 
 def deal(name: str, folder: Path, seed: int, tests: int = 4) -> BoardFederation:
-    """Return a federation with about `tests` times 100 test inputs per silo, where its data have as many."""
+    """Return a federation with about `tests` times 100 test inputs per silo, if its data suffice."""
     return {**FEDERATIONS, **LITE}[name].make(folder, seed, tests)

@@ -1,4 +1,4 @@
-"""The figures of a cell, from its scores per input alone."""
+"""The metrics of a cell, computed only from its scores per input."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def figures(arrays: Arrays) -> dict[str, dict[str, Any]]:
-    """Return by source the figures of all silos, and the calibration error of all their test inputs together."""
+    """Return by source the metrics of all silos, and the calibration error over all test inputs together."""
     silos: dict[str, list[str]] = defaultdict(list)
     for key in arrays:
         if key.endswith("/own/probs"):
@@ -56,7 +56,7 @@ def prediction_of(arrays: Arrays, place: str) -> Prediction:
 
 
 def per_input(arrays: Arrays, source: str, silo: str) -> dict[str, NDArray[np.float64]]:
-    """Return what each test input of a silo contributes to each metric, (N,) by metric."""
+    """Return the contribution of each test input of a silo to each metric, (N,) by metric."""
     y = torch.from_numpy(arrays[f"{silo}/y"].astype(np.int64))
     found = contributions(prediction_of(arrays, f"{source}/{silo}/own"), y)
     return {name: each.numpy() for name, each in found.items()}

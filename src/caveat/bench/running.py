@@ -1,4 +1,4 @@
-"""The cells of a board in order, several at a time, and what the missing ones will cost."""
+"""Make the cells of a board in order, several at a time, and estimate the time of the missing cells."""
 
 import inspect
 import multiprocessing
@@ -48,11 +48,11 @@ class Bench:
         return [CellPlace(f, m, seed) for seed in self.seeds for f in self.federations for m in self.methods]
 
     def missing(self) -> list[CellPlace]:
-        """Return the cells that are not made yet. Raises DataError for a damaged one."""
+        """Return the cells that do not exist yet. Raises DataError for a damaged cell."""
         return [place for place in self.places if read_cell(self.out, place) is None]
 
     def board(self) -> Board:
-        """Return the board of the cells that are there."""
+        """Return the board of the existing cells."""
         return Board.read(self.out, self.settings, self.federations, self.methods, self.seeds)
 
     def check_folder(self, settings: Path) -> None:
@@ -153,8 +153,8 @@ def keep_settings(out: Path, path: Path) -> None:
 def plan_table(bench: Bench, workers: int) -> TextTable:
     """Return a table of the missing cells with their expected hours, by federation.
 
-    The reference's first cell is made, and kept, if no cell of it is there. Other rows train as long as rehearsals say
-    relative to it, and what follows training takes as long per source and model.
+    If there is no cell of the reference, its first cell is made and kept. Rehearsals give the training time of other
+    rows relative to the reference; the rounds after training are assumed to take the same time per source and model.
     """
     rows, total = [], 0.0
     reference = bench.settings.reference.partition("/")[0]
@@ -204,6 +204,6 @@ def _rehearsed(bench: Bench, federation: BoardFederation, name: str, method: str
 
 
 def data_folder(given: Path | None) -> Path | None:
-    """Return the folder of the data sets: the option's, or that of CAVEAT_DATA."""
+    """Return the folder of the data sets, from the option or from CAVEAT_DATA."""
     named = os.environ.get("CAVEAT_DATA")
     return given or (Path(named) if named else None)

@@ -1,4 +1,4 @@
-"""What the leaderboard compares: rows with their settings, and contrasts, from `settings.toml`."""
+"""The rows of the leaderboard with their settings, and its contrasts, from `settings.toml`."""
 
 import tomllib
 from dataclasses import replace
@@ -27,7 +27,7 @@ class Part(BaseModel):
 
 
 class Changes(Part):
-    """What differs from a method's defaults and the federation's training."""
+    """Differences from a method's defaults and from the federation's training settings."""
 
     method: dict[str, Any] = {}
     model: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class RowSettings(Changes):
 
 
 class BoardContrast(Part):
-    """Two rows of which the board decides which is better."""
+    """Two rows that the board compares to decide which one is better."""
 
     claim: str
     a: str
@@ -75,7 +75,7 @@ class BoardSettings(Part):
     contrasts: tuple[BoardContrast, ...] = ()
 
     def seeds_of(self, asked: str | None, lite: bool) -> tuple[int, ...]:
-        """Return the seeds. Raises ConfigurationError for anything else than whole numbers."""
+        """Return the seeds. Raises ConfigurationError for anything except whole numbers."""
         return seeds_of(asked) if asked is not None else self.lite_seeds if lite else self.seeds
 
     def method_of(
@@ -111,7 +111,7 @@ def read_settings(path: Path) -> BoardSettings:
 
 
 def rows_of(settings: BoardSettings, asked: str | None, lite: bool) -> list[str]:
-    """Return the methods to train: those asked for, and what all are compared with.
+    """Return the methods to train: the requested methods, and those that all rows are compared with.
 
     Raises ConfigurationError for an unknown method.
     """

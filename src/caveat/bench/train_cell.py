@@ -51,7 +51,7 @@ SOFTMAX = ("one", "dropout", "laplace")
 
 
 class CellPlace(NamedTuple):
-    """A cell's place on the board."""
+    """The place of a cell on the board."""
 
     federation: str
     method: str
@@ -66,7 +66,7 @@ class CellPlace(NamedTuple):
 
 
 class AskedSilo(NamedTuple):
-    """What a silo is asked about, and at which silo of the run: another one if data are pooled."""
+    """The test inputs of a silo, and the silo of the run that predicts for them: a different one if data are pooled."""
 
     name: str
     where: str
@@ -250,7 +250,8 @@ def _rows(silo: Silo) -> bytes:
 
 
 def read_cell(folder: Path, place: CellPlace) -> BoardCell | None:
-    """Read a cell; None if it was not made yet. Raises DataError, naming the file, if it is damaged or another one."""
+    """Read a cell; None if it was not made yet. Raises DataError, naming the file, if it is damaged or a different
+    cell."""
     record, inputs = cell_files(folder, place)
     if not record.exists():
         return None

@@ -114,8 +114,8 @@ def prediction_rows(
 ) -> str:
     """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
-    The label of an input whose probabilities are NaN is empty. Column "reason" says why not to rely on the label, ""
-    for no reason. Column "set" has the classes of a prediction set, separated by "; ". `others` are further columns by
+    The label of an input whose probabilities are NaN is empty. The column "reason" gives the reason not to rely on the
+    label, or "". Column "set" has the classes of a prediction set, separated by "; ". `others` are further columns by
     name; those without values are left out. For a quantity, see `_quantity_rows`.
     """
     if prediction.target is not None:

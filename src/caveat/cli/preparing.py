@@ -1,4 +1,5 @@
-"""`caveat list`, `caveat config`, `caveat data` and `caveat new`: what you can configure, and files to start from.
+"""`caveat list`, `caveat config`, `caveat data` and `caveat new`: show the available settings and data, and write
+templates.
 
 Also `caveat plan`, the estimated cost of a run.
 """

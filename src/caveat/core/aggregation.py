@@ -182,7 +182,7 @@ ADDED_UP = "the updates of a linear round were summed on arrival; only their n_k
 
 class RunningSums:
     """Running float64 sums of updates, each times its share, in the order in which they are added. Updates need not be
-    stored. The final means are bit-identical to those of `Replies.mean`."""
+    stored. The final means are bit-identical to the means from `Replies.mean`."""
 
     def __init__(self, examples: int) -> None:
         """`examples` is the sum of the weights of all updates."""

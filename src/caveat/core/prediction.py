@@ -89,7 +89,7 @@ class UnlikeColumn:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Class probabilities for N inputs, their uncertainty by cause, and the decision what to do with them.
+    """Class probabilities for N inputs, their uncertainty by cause, and a decision for each input.
 
     Higher uncertainty always means less certain. In nats: `total` is the entropy of `probs`, `aleatoric` the part
     caused by the data (ambiguous inputs), and `epistemic` the part caused by the model (unfamiliar inputs). Methods may
@@ -304,8 +304,8 @@ class Prediction:
     def reason(self) -> Tensor:
         """(N,) int64 of Reason: why not to rely on the label.
 
-        The first that applies of: undefined probabilities, unusable values, the alarms, and what a policy abstained
-        for. Answered inputs have a reason, too, if there is an alarm and the policy answers nevertheless.
+        The first reason that applies, in this order: undefined probabilities, unusable values, an alarm, and a policy's
+        reason to abstain. Answered inputs have a reason, too, if there is an alarm and the policy answers nevertheless.
         """
         abstained = self.decision == Decision.ABSTAIN
         limited = int(Reason.UNCERTAIN) if self.limited is None else self.limited

@@ -1,4 +1,4 @@
-"""A target that is a number or a time to an event: its bars, and what outputs over these bars mean."""
+"""Targets that are numbers or times to an event: their bars, and the interpretation of outputs over these bars."""
 
 from __future__ import annotations
 
@@ -161,11 +161,11 @@ class Quantity:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of `figures`, with those of intervals."""
+        """The names of `figures`, including the ends of intervals."""
         return tuple(self.figures(self.reference, torch.zeros(1, 2)))
 
     def figures(self, probs: Tensor, interval: Tensor | None = None) -> dict[str, Tensor]:
-        """Return what users are told of distributions (N, C) and intervals (N, 2), by name, (N,) each: `value` (the
+        """Return the reported values of distributions (N, C) and intervals (N, 2), by name, (N,) each: `value` (the
         median), `mean`, `low` and `high` (if there are intervals), and `spread`."""
         ends = {} if interval is None else {"low": interval[:, 0], "high": interval[:, 1]}
         return {"value": self.quantile(probs, 0.5), "mean": self.mean(probs), **ends, "spread": self.spread(probs)}
@@ -176,7 +176,7 @@ class Times(Quantity):
     """A time to an event, as a distribution over C ordered bars, the last one after all events of training.
 
     Observed times (N,) are float64, at least 0, and negative if they are censored (-0.0 is censored at 0). The label of
-    an event is its bar; that of a censored time is its bar plus C.
+    an event is its bar; the label of a censored time is its bar plus C.
     """
 
     predicts: ClassVar[str] = "time"

@@ -151,7 +151,7 @@ class SiloContext:
         return len(self.train.y)
 
     def truth(self, split: str) -> Tensor:
-        """Return (N,) what is known of a split's inputs: quantities, or classes."""
+        """Return (N,) the true values of a split's inputs: quantities, or classes."""
         data: Data = getattr(self, split)
         return brought(self.values[split], data.y.device) if split in self.values else data.y
 
@@ -291,8 +291,8 @@ class SiloInfo:
 
 
 def positive_class(positive: str | None, classes: Sequence[str]) -> int:
-    """Return the index of the positive class: that of the given name, or the second of two. Raises ConfigurationError
-    for an unknown name, or if there are more than two classes."""
+    """Return the index of the positive class: the class of the given name, or the second of two classes. Raises
+    ConfigurationError for an unknown name, or if there are more than two classes."""
     if positive is None:
         return 1
     if len(classes) != 2:

@@ -207,8 +207,8 @@ def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
 
 
 def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSchema) -> Silos:
-    """Read one silo's own data and encode it with the shared schema. Splits and tensors are bit-identical to those of
-    `caveat.data.load` with the files of all silos. Raises DataError if the data do not fit the shared schema."""
+    """Read one silo's own data and encode it with the shared schema. Splits and tensors are bit-identical to the result
+    of `caveat.data.load` with the files of all silos. Raises DataError if the data do not fit the shared schema."""
     return silos_of(read_silo(settings, name), settings, seed, shared).silos
 
 

@@ -101,7 +101,7 @@ def make_silos(
     """Make silos from pools, which are silos already (`given`) or are partitioned; `outside` pools belong to no silo.
 
     Sources and table columns of the settings are ignored. `sequence_format` is the format that sequences of different
-    lengths were padded to, and `subgrouping` how samples become subgroups, by default that of the settings.
+    lengths were padded to, and `subgrouping` assigns samples to subgroups, by default as in the settings.
     """
     settings = settings if pools[0].value is None else replace(settings, predict=settings.predict or "quantity")
     if len(pools[0].classes) < 2:

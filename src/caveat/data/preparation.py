@@ -195,8 +195,8 @@ class Preparation:
     def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None, subgroups: Any = None) -> Inputs:
         """Return model inputs as `inputs` does, with notes if they are or were raw, and with their subgroups.
 
-        `subgroups` (N,) has the value of each input, None if unknown; by default those of a table's column. An input
-        without a subgroup has the guarantees of all inputs together.
+        `subgroups` (N,) has the value of each input, None if unknown; by default the values of the table's column. An
+        input without a subgroup has the guarantees of all inputs together.
         """
         found, raw = self._noted(x, silo), not isinstance(x, Tensor | LazyInputs | Inputs)
         if subgroups is not None:

@@ -112,8 +112,9 @@ def kind_of(settings: Any) -> type[Quantity]:
 
 
 def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
-    """Return what a silo sends of its training targets (n,) for the bars, see `Quantity.sums`; with a declared range,
-    only their number, or that of events. Raises DataError for a target outside the range, and for an invalid grid."""
+    """Return the sums over training targets (n,) that a silo sends for the bars, see `Quantity.sums`; with a declared
+    range, only the number of targets, or of events. Raises DataError for a target outside the range, and for an invalid
+    grid."""
     y = torch.from_numpy(values)
     y = _in_unit(y, y, settings.standardize_target == "silo")
     _check_range([y], settings)
@@ -125,7 +126,7 @@ def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[
 
 
 def summed(sums: Iterable[Sequence[Sequence[float]]], settings: Any, grid: Sequence[float]) -> Tensor:
-    """Return the sum of what silos sent. Raises DataError for other numbers than such sums, see `checked_sums`."""
+    """Return the sum over silos of the sums that they sent. Raises DataError for invalid sums, see `checked_sums`."""
     total = torch.stack([checked_sums(each, settings, grid) for each in sums]).sum(0)
     return total if grid else total[0]
 
@@ -133,8 +134,9 @@ def summed(sums: Iterable[Sequence[Sequence[float]]], settings: Any, grid: Seque
 def checked_sums(
     sums: Sequence[Sequence[float]], settings: Any, grid: Sequence[float], first: Sequence[Sequence[float]] = ()
 ) -> Tensor:
-    """Return what a silo sent of its targets, given its sums before there was a grid (`first`), if known. Raises
-    DataError for numbers that are not the sums of any targets, or not of as many targets as in `first`."""
+    """Return the sums that a silo sent, after checking them against its sums from before there was a grid (`first`), if
+    known. Raises DataError for numbers that are not the sums of any targets, or not of as many targets as in
+    `first`."""
     found, kind = torch.tensor(sums, dtype=torch.float64), kind_of(settings)
     form = kind.sums(torch.zeros(0), torch.tensor(grid, dtype=torch.float64))
     shape = (1, 1) if settings.range is not None else form.reshape(-1, form.shape[-1]).shape
@@ -196,7 +198,7 @@ def _in_unit(values: Tensor, train: Tensor, standardized: bool) -> Tensor:
 
 
 def labels_of(values: Tensor, train: Tensor, target: Quantity) -> Tensor:
-    """Return the labels (N,) of a silo's targets, given those of its training split."""
+    """Return the labels (N,) of a silo's targets, given the targets of its training split."""
     return target.bar(_in_unit(values, train, target.standardized))
 
 

@@ -73,8 +73,8 @@ def _at(column: TableColumn, silo: SiloId, values: Array) -> ColumnAtSilo:
 
 
 def unlike(found: Sequence[ColumnAtSilo]) -> list[SiloId]:
-    """Return the silos whose values differ from those of more than half of the others, in units or spellings. Texts are
-    compared only with silos that mostly share theirs: if every silo has its own texts, none is odd."""
+    """Return the silos whose values differ in units or spellings from the values of more than half of the other silos.
+    Texts are compared only with silos that mostly share theirs: if every silo has its own texts, none is odd."""
     compared = [each for each in found if each.rows - each.missing >= FEWEST]
     if not 1 < len(compared) <= MOST_SILOS or _are_codes({text for each in compared for text in each.counts}):
         return []
@@ -177,7 +177,8 @@ def magnitude(values: Array) -> int | None:
 
 
 def other_unit(name: str, silo: SiloId, own: int, others: int, named: str | None = None) -> str:
-    """Return a sentence on a silo whose magnitude differs from others'; `named` is the column's name in the file."""
+    """Return a sentence on a silo whose magnitude differs from the other silos'; `named` is the column's name in the
+    file."""
     key = f"data.rename_columns.{named or name} = {{ factor = NUMBER }}"
     return (
         f"column {shown(name)}: the median of silo {silo!r} is near {2.0**own:g}, of others near {2.0**others:g}: if "

@@ -110,10 +110,10 @@ def from_arrays(
     mmap_mode="r")`` is read on access and never completely in memory. `augment` changes training batches at random (see
     `augmented`).
 
-    `groups` has (N,) values per silo, equal for samples that belong together, such as those of a patient: a group is in
-    one split only, and the calibration and the test split keep one random sample of each group, so a group counts once
-    in every guarantee (see `caveat.data.groups`). `time` has (N,) dates or numbers per silo: the last samples are used
-    for testing. For a silo with a test part, both are (N + N_test,), with the values of test samples last. Raises
+    `groups` has (N,) values per silo, equal for samples that belong together, such as the samples of a patient: a group
+    is in one split only, and the calibration and the test split keep one random sample of each group, so a group counts
+    once in every guarantee (see `caveat.data.groups`). `time` has (N,) dates or numbers per silo: the last samples are
+    used for testing. For a silo with a test part, both are (N + N_test,), with the values of test samples last. Raises
     DataError naming the silo.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")

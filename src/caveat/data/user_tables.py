@@ -30,10 +30,10 @@ def from_files(path: str | Path, *more: str | Path, seed: int = 0, **settings: A
 def from_frames(frames: Any, *, target: str, seed: int = 0, **settings: Any) -> Silos:
     """Make silos from data frames (pandas, polars or similar) by name, or from one frame with `silo_column`.
 
-    Columns are prepared like those of csv files: numbers, texts and categories, with missing values. Dates and times
-    become days since 1970-01-01. `target` is the column of labels; `settings` are other keys of `[data]` for tables,
-    such as `categorical=["ward"]`. A silo's predictor takes a frame, too, whose columns may be in another order. Raises
-    DataError naming silo, row and column.
+    Columns are prepared like the columns of csv files: numbers, texts and categories, with missing values. Dates and
+    times become days since 1970-01-01. `target` is the column of labels; `settings` are other keys of `[data]` for
+    tables, such as `categorical=["ward"]`. A silo's predictor takes a frame, too, whose columns may be in another
+    order. Raises DataError naming silo, row and column.
 
     >>> silos = caveat.data.from_frames({"north": north, "south": south}, target="outcome")
     """

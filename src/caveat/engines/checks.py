@@ -74,7 +74,7 @@ def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str
 
 
 def unlike_most(forms: Mapping[SiloId, Form], sent: Form = ()) -> dict[SiloId, str]:
-    """Return the silos whose tensors differ from those of most silos, with reasons. If several forms are equally
+    """Return the silos whose tensors differ from the tensors of most silos, with reasons. If several forms are equally
     common, the one most similar to `sent` is expected."""
     if len(set(forms.values())) < 2:
         return {}

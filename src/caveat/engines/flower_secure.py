@@ -2,7 +2,7 @@
 
 A session takes an exchange of keys and one of shares, for several sums. A sum takes three exchanges: the task, whose
 update comes back masked, the silos' signatures of the sum, and the shares that unmask it. Texts are JSON in the words
-of messages. Silos open a sum of a task and round once, so the server stores it before it goes on.
+of messages. Silos open the sum of a task and round only once, so the server stores it before it continues.
 """
 
 import json
@@ -66,12 +66,13 @@ class Slot(NamedTuple):
 
 
 def request_digest(order: Order, terms: str, sent: bytes) -> bytes:
-    """Return a digest of everything in a request that all silos must have in common; `sent` is that of its payload."""
+    """Return a digest of everything in a request that must be equal for all silos; `sent` is the digest of its
+    payload."""
     return digest("request", order.t, order.task, order.rollbacks, terms, sent)
 
 
 def work_of(t: int, task: str) -> str:
-    """Return the name of a task of a round, of which silos open one sum."""
+    """Return the name of a task of a round; silos open one sum for each name."""
     return f"round {t}, task {task!r}"
 
 
@@ -100,7 +101,7 @@ def unpacked(update: Update) -> tuple[Layout, Words]:
 
 
 class OpenedSum(NamedTuple):
-    """A sum that silos opened, as the server stores it before it goes on."""
+    """A sum that silos opened, as the server stores it before it continues."""
 
     layout: Layout
     words: Words
@@ -212,7 +213,7 @@ class SecureServer:
         terms: str,
         until: float,
     ) -> Words:
-        """Return the sum of the survivors' vectors. `request` is that of `bound_request`. Raises TooFewSilos and
+        """Return the sum of the survivors' vectors. `request` is the result of `bound_request`. Raises TooFewSilos and
         MasksRemain."""
         self.delivered |= vectors.keys()
         alive = sorted(vectors)
@@ -285,7 +286,8 @@ def check_quorum(found: Collection[SiloId], quorum: int) -> None:
 
 
 def check_measured(total: DecodedSum, cards: Sequence[SiloInfo]) -> None:
-    """Raise RunError for measurements that are impossible for these silos together. Which one is wrong is unknown."""
+    """Raise RunError for measurements that are impossible for these silos together. It is unknown which silo is
+    faulty."""
     together, inputs = SiloInfo.of_sum(cards), int(total.sums.get("sums", {}).get("examples", 0))
     wrong = left_out_measuring({TOGETHER: Update(total.sums, inputs)}, {TOGETHER: together.most})
     if inputs not in together.examples.values():

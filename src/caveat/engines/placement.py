@@ -58,7 +58,7 @@ class Workplace:
             yield
 
     def to_device(self, payload: Payload) -> Payload:
-        """Return groups of tensors on the device; those of unsupported type stay on the CPU."""
+        """Return groups of tensors on the device; tensors of unsupported types stay on the CPU."""
         if self.double:
             return devices.brought_all(payload, self.device)
         return {

@@ -1,4 +1,4 @@
-"""Rounds of which the server sees only the sum over silos, for every engine."""
+"""Rounds in which the server sees only sums over silos, for every engine."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,8 +8,8 @@ from ..secure.fixed_point import DecodedSum, Layout, sum_in_the_clear
 
 
 def weights_of(method: Method, t: int, address: str) -> Weights | None:
-    """Return the weights of silos in the sum of a task, of the round that a silo runs for this t and address; None if
-    its updates are not summed, because the server needs each of them. Evaluations are sums. Raises RunError for an
+    """Return the weights of silos in the sum of a task, in the round that a silo runs for this t and address; None if
+    the updates are not summed, because the server needs each of them. Evaluations are sums. Raises RunError for an
     address of no task."""
     if address in method.evaluations:
         return "silos"
@@ -26,14 +26,14 @@ def weight_in(update: Update, weights: Weights) -> int:
 def summed_replies(
     layout: Layout, total: DecodedSum, examples: Mapping[SiloId, int], population: int, left_out: Mapping[SiloId, str]
 ) -> Replies:
-    """Return the replies of silos of which only the sum is known, with the numbers of examples that they reported."""
+    """Return the replies of silos if only their sum is known, with the numbers of examples that the silos reported."""
     form = layout.form()
     updates = {silo: Update(form, count) for silo, count in examples.items()}
     return Replies(updates, population, left_out, means=total.means(layout), totals=total.sums)
 
 
 def sums_alone(replies: Replies, weights: Weights) -> Replies:
-    """Return what is left of replies if only their sum is known. The numbers are those of masked sums, bit by bit."""
+    """Return what is left of replies if only their sum is known. The numbers are bit-identical to masked sums."""
     updates = replies.updates
     payloads = {silo: update.payload for silo, update in updates.items()}
     layout, total = sum_in_the_clear(

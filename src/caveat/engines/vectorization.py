@@ -140,7 +140,7 @@ def _split(data: Data) -> Data:
 
 
 def in_float64(payload: Payload) -> Payload:
-    """Return copies of all tensors, those of floating-point type in float64."""
+    """Return copies of all tensors; floating-point tensors become float64."""
     return {
         group: {name: t.double() if t.dtype == torch.float32 else t.clone() for name, t in tensors.items()}
         for group, tensors in payload.items()

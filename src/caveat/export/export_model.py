@@ -254,10 +254,10 @@ def export_model(
 ) -> Path:
     """Export a silo's model of a finished run to a file that predicts and abstains without caveat; return its path.
 
-    `format` is "onnx", "torch" (a program of `torch.export`) or "mlflow" (a folder). `out` is by default
-    named after the run and the silo, in the current folder. A model card is written next to it, with suffix ".md". The
-    file is checked against the run on random inputs. `training_features` adds the features of training inputs that the
-    alarm `novel` needs: without them the file has no nearness, and its typicality is that of the other two.
+    `format` is "onnx", "torch" (a program of `torch.export`) or "mlflow" (a folder). `out` is by default named after
+    the run and the silo, in the current folder. A model card is written next to it, with suffix ".md". The file is
+    checked against the run on random inputs. `training_features` adds the features of training inputs that the alarm
+    `novel` needs: without them the file has no nearness, and its typicality combines only the other two p-values.
 
     Raises ConfigurationError for an unknown format or silo, for a path that exists or is not writable, for a missing
     package, and for a model that cannot be recorded as operators; RunError if the file disagrees with the run.

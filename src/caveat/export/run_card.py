@@ -1,4 +1,4 @@
-"""The card of a silo's model: what it is, what it was measured and promised at, and what only people know.
+"""The card of a silo's model: its description, its metrics and guarantees, and information that caveat cannot know.
 
 `contents` is the card as JSON; `card_text` renders it as Markdown with the metadata of Hugging Face.
 """
@@ -53,8 +53,8 @@ UNNOTICED = (
 
 
 def stated(path: Path | None) -> dict[str, str]:
-    """Return what a card.toml states by key, "not stated" for what is blank. Raises ConfigurationError for an
-    unreadable file and for other keys."""
+    """Return the entries of a card.toml by key, "not stated" for missing and blank ones. Raises ConfigurationError for
+    an unreadable file and for other keys."""
     given: Mapping[str, Any] = {}
     if path is not None:
         try:

@@ -37,7 +37,7 @@ class AboutMessage(About, total=False):
 
 
 def tensors_of(payload: Payload, summed: bool = False) -> Tensors:
-    """Return the forms of tensors; those of which only the sum over silos was seen have eight bytes per number."""
+    """Return the forms of tensors; tensors that were seen only as a sum over silos have eight bytes per number."""
     return {
         f"{group}/{name}": TensorForm(
             shape=list(tensor.shape),

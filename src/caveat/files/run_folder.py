@@ -140,7 +140,7 @@ class RunFolder:
 
     @property
     def silos(self) -> list[schema.SiloRecord]:
-        """The final metrics of the other silos; without a summary, those of their last validation rows."""
+        """The final metrics of the other silos; without a summary, the metrics of their last validation rows."""
         if self.summary:
             return [silo for silo in self.summary.silos if not silo.newcomer]
         latest = {row.silo: row for row in self.curve_rows}
@@ -179,8 +179,8 @@ class RunFolder:
     @property
     def curve_rows(self) -> list[schema.RoundRow]:
         """One validation row per round and silo, in the order of rounds. If several models have rows (local, global,
-        switched), those of the model with the most rounds are returned. Rows of the final model, whose temperature is
-        fitted, are excluded if there are others, so a curve shows the same quantity in all rounds."""
+        switched), the rows of the model with the most rounds are returned. Rows of the final model, whose temperature
+        is fitted, are excluded if there are others, so a curve shows the same quantity in all rounds."""
         validation = [row for row in self.rows if row.split == "validation"]
         validation = [row for row in validation if row.phase != FINAL] or validation
         match_rounds: dict[str, set[int]] = {}
@@ -197,7 +197,7 @@ class RunFolder:
 
 
 def read_run(path: Path) -> RunFolder:
-    """Read a run's folder, and those of its baselines.
+    """Read a run's folder, and the folders of its baselines.
 
     Raises MissingError if it is not the folder of a run, DataError for a file that caveat did not write. An incomplete
     run is not an error: `complete` is false, and parts are missing.

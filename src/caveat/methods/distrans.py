@@ -1,4 +1,4 @@
-"""DisTrans: a silo moves its inputs by an offset of its own, both ways, and the model reads both views.
+"""DisTrans: a silo shifts its inputs by a local offset in both directions, and the model reads both views.
 
 Yuan et al., Addressing Heterogeneity in Federated Learning via Distributional Transformation, ECCV 2022. An input x
 becomes the views (1 - alpha) x + alpha t and (1 + alpha) x - alpha t. The offset t has the shape of an input. One

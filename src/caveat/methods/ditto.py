@@ -6,10 +6,10 @@ broadcast model, and never leaves the silo.
 
 Where paper and released code differ or are silent: lambda is fixed (paper; the code can also choose it per step on
 held-out data); the two models are trained one after the other, each on its own batches (paper; the code takes a step of
-each per batch), so the global model is bit-identical to that of FedAvg.
-Our choices: the mean is weighted by n_k (both: uniform); the personalized model starts from the global model of the
-silo's first round, trains for as many steps as the global model, and has its own BatchNorm statistics. By default a
-silo answers with a mean of both models (policy `blend`; paper: the personalized model, `always`).
+each per batch), so the global model is bit-identical to FedAvg's. Our choices: the mean is weighted by n_k (both:
+uniform); the personalized model starts from the global model of the silo's first round, trains for as many steps as the
+global model, and has its own BatchNorm statistics. By default a silo answers with a mean of both models (policy
+`blend`; paper: the personalized model, `always`).
 """
 
 from typing import Annotated, ClassVar

@@ -1,18 +1,18 @@
 """FedALA: before training, every silo mixes its model with the global model, with learned element-wise weights.
 
-Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, Algorithm 1. For the
-lower layers, a silo uses those of the global model w. For the upper layers, it uses v + (w - v) * W, element-wise,
-where v is the silo's model after its last round. W starts at 1, which is FedAvg. It is learned by gradient descent on
-the loss of the mixture over a fraction of the training data, is clipped to [0, 1] after every step, and stays at the
-silo with v. The first time it is learned until the loss has converged, later in one pass. Then the silo trains the
-mixture, keeps it and sends it.
+Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, Algorithm 1. A silo
+uses the lower layers of the global model w. For the upper layers, it uses v + (w - v) * W, element-wise, where v is the
+silo's model after its last round. W starts at 1, which is FedAvg. It is learned by gradient descent on the loss of the
+mixture over a fraction of the training data, is clipped to [0, 1] after every step, and stays at the silo with v. The
+first time it is learned until the loss has converged, later in one pass. Then the silo trains the mixture, keeps it and
+sends it.
 
 Where paper and released code differ or are silent: a silo predicts with the trained model (paper; the code evaluates
 the mixture before it is trained); the fraction of the data is drawn at random in every round (paper; the code:
-neighbors in a file); upper layers are counted in layers (paper; the code: in tensors).
-Our choices: W is learned in evaluation mode, so the BatchNorm statistics remain those of the global model until the
-silo trains; the loss of a pass is the mean over its batches (code: the last batch); ten passes may be enough (code:
-eleven); and after 100 passes W counts as converged.
+neighbors in a file); upper layers are counted in layers (paper; the code: in tensors). Our choices: W is learned in
+evaluation mode, so the silo uses the BatchNorm statistics of the global model until it trains; the loss of a pass is
+the mean over its batches (code: the last batch); ten passes may be enough (code: eleven); and after 100 passes W counts
+as converged.
 """
 
 from collections import deque

@@ -4,14 +4,13 @@ Chen & Chao, FedBE: Making Bayesian Model Ensemble Applicable to Federated Learn
 n_k-weighted mean of the silos' models and, for each weight, their n_k-weighted variance. The mean and models drawn from
 the Gaussian form an ensemble (Bayesian model ensemble).
 
-We follow the part that needs no data at the server: the ensemble itself predicts. In the paper it labels unlabelled
-data at the server, from which a single model is distilled in every round. Training is therefore FedAvg's, to the bit.
-The silos' models, which the paper adds to the ensemble, are not in it either: silos send sums only, of their models and
-of the squared changes of their weights.
-Where paper and released code differ: the Gaussian is that of the weights, weighted by n_k (paper; the code divides each
-tensor's change by its norm, weights silos equally, and draws with a tenth of the standard deviation).
-Our choices: only parameters are drawn, so all models have the mean's BatchNorm statistics; the same models are drawn
-for every prediction, without dropout.
+We implement the part that needs no data at the server: the ensemble itself predicts. In the paper, it labels unlabeled
+data at the server, from which a single model is distilled in every round. Training is therefore bit-identical to
+FedAvg's. The ensemble also lacks the silos' models, which the paper adds to it: silos send sums only, of their models
+and of the squared changes of their weights. Where paper and released code differ: the Gaussian is over the weights,
+weighted by n_k (paper; the code divides each tensor's change by its norm, weights silos equally, and draws with a tenth
+of the standard deviation). Our choices: only parameters are drawn, so all models have the mean's BatchNorm statistics;
+the same models are drawn for every prediction, without dropout.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,7 +53,7 @@ class FedBE(FedAvg):
         return {"model": server["model"], "variance": server["variance"]}
 
     def start(self, server: State) -> Payload:
-        """Return what silos train from."""
+        """Return the tensors that silos start training from."""
         return super().broadcast(server)
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
@@ -88,7 +87,7 @@ def with_squares(sent: Payload, reply: Payload) -> Payload:
 def draws(mean: Tensors, deviation: Tensors, count: int) -> Iterator[Tensors]:
     """Yield the tensors of `count` models: draws, the same in every call, and last the mean.
 
-    The last pass of an answer is the one of which familiarity is measured.
+    Familiarity is measured on the last pass of an answer.
     """
     for number in range(count - 1):
         with seeded("weights", number):  # on the CPU and by name: the same on all devices, and for tensors from files

@@ -3,18 +3,18 @@
 Zhang et al., FedCR: Personalized Federated Learning Based on Across-Client Common Representation with Conditional
 Mutual Information Regularization, ICML 2023. The encoder outputs the mean and standard deviation of a Gaussian
 representation; samples of it are classified by a linear layer, which stays at its silo. The loss is the cross-entropy,
-averaged over samples, plus beta times the divergence of the federation's Gaussian of the class from that of the input.
-A silo multiplies the Gaussians of all its inputs of a class, and the server those of all silos and N(0, 1): products of
-experts. After the last round, silos train the linear layer alone.
+averaged over samples, plus beta times the divergence of the federation's Gaussian of the class from the Gaussian of the
+input. A silo multiplies the Gaussians of all its inputs of a class, and the server multiplies the products of all silos
+and N(0, 1) (products of experts). After the last round, silos train the linear layer alone.
 
-Precisions add up, and so do means times precisions, so these are what a silo sends. It sends 0 for a class with fewer
-than five examples: the Gaussian of one example says where that example is.
-Where paper and released code differ or are silent, we follow the code: the server's product includes N(0, 1); the
-divergence is that of the class's Gaussian from the input's; a class that no silo sends in a round keeps its Gaussian;
-and other products replace it (the code's moving average, with the weight beta2 = 1 of its published command).
-Our choices: silos are weighted by n_k in the mean of the encoder (code: uniform); Gaussians of inputs are those of the
-trained model in evaluation mode (code: of the last epoch's batches); a prediction is a mean of probabilities (code: of
-logits); gradients are clipped only if `training.clip_norm` is set (code: at 10); the rest as in FedSR.
+Precisions add up, and so do means times precisions, so a silo sends these. It sends 0 for a class with fewer than five
+examples, because the Gaussian of a single example reveals that example. Where paper and released code differ or are
+silent, we follow the code: the server's product includes N(0, 1); the divergence is of the class's Gaussian from the
+input's; a class that no silo sends in a round keeps its Gaussian; and other products replace it (the code's moving
+average, with the weight beta2 = 1 of its published command). Our choices: silos are weighted by n_k in the mean of the
+encoder (code: uniform); Gaussians of inputs are computed by the trained model in evaluation mode (code: of the last
+epoch's batches); a prediction is a mean of probabilities (code: of logits); gradients are clipped only if
+`training.clip_norm` is set (code: at 10); the rest as in FedSR.
 """
 
 from collections.abc import Iterable
@@ -82,7 +82,7 @@ class FedCR(FedAvg):
         return None
 
     def start(self, server: State) -> Payload:
-        """Return what silos train from."""
+        """Return the tensors that silos start training from."""
         return {"model": server["model"], "classes": server["classes"]}
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:

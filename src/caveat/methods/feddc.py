@@ -4,14 +4,14 @@ Gao et al., FedDC: Federated Learning with Non-IID Data via Local Drift Decoupli
 Algorithm 1. A silo minimizes L_k(theta) + alpha/2 ||theta + h_k - w||^2 + <theta, g_k - g> / (eta K), with K steps of
 rate eta per round, and then adds its update theta_k - w to its drift h_k; the new w is the mean of theta_k + h_k.
 
-Where paper and released code differ, we follow the code: g_k, the silo's last update, excludes the contribution of
-g_k - g (paper: the whole update; the term then cancels itself in every second round), which makes
-c_k = -g_k / (eta K) SCAFFOLD's control variate with option II. As in the code, silos outside the cohort enter the
-means of h and g with their last values: h_k vanishes in the mean over all silos only.
-Our choices: all silos have the same weight (code: alpha is divided by a silo's fraction of the examples); eta and K are
-those of the silo in the round of g_k (code: one K for all, eta before its decay); gradients are not clipped (code: at
-10); the terms are added to the gradient instead of the loss, which is equivalent; and buffers (BatchNorm statistics)
-have no gradient and are averaged as in FedAvg. Without its last term, FedDC is FedDyn with g_k = -alpha h_k.
+Where paper and released code differ, we follow the code: g_k, the silo's last update, excludes the contribution of g_k
+- g (paper: the whole update; the term then cancels itself in every second round), which makes c_k = -g_k / (eta K)
+SCAFFOLD's control variate with option II. As in the code, silos outside the cohort enter the means of h and g with
+their last values: h_k vanishes in the mean over all silos only. Our choices: all silos have the same weight (code:
+alpha is divided by a silo's fraction of the examples); eta and K are the silo's values in the round of g_k (code: one K
+for all, eta before its decay); gradients are not clipped (code: at 10); the terms are added to the gradient instead of
+the loss, which is equivalent; and buffers (BatchNorm statistics) have no gradient and are averaged as in FedAvg.
+Without its last term, FedDC is FedDyn with g_k = -alpha h_k.
 """
 
 from collections.abc import Iterable

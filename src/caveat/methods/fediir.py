@@ -6,11 +6,11 @@ keeps a moving average of it over rounds. In training, the squared distance from
 added to the loss and is differentiated, too, through second derivatives.
 
 Where paper and released code differ or are silent: the average starts at 0 without bias correction (code). A silo's
-gradient is that of the mean loss over its examples, and silos are weighted by n_k, which gives the gradient over all
-data (code: the mean over batches, of which a silo's last one is smaller); models are weighted likewise (code: uniform).
-Our choices: the classifier is the last linear layer (code for rotated MNIST) or the head (code for photographs: three
-layers); the gradient is computed in evaluation mode; and with partial participation the silos that send gradients are
-sampled independently of those that train.
+gradient is the gradient of the mean loss over its examples, and silos are weighted by n_k, which gives the gradient
+over all data (code: the mean over batches, of which a silo's last one is smaller); models are weighted likewise (code:
+uniform). Our choices: the classifier is the last linear layer (code for rotated MNIST) or the head (code for
+photographs: three layers); the gradient is computed in evaluation mode; and with partial participation the silos that
+send gradients are sampled independently of those that train.
 """
 
 from collections.abc import Iterable
@@ -90,5 +90,5 @@ class FedIIR(FedAvg):
 
 
 def from_none(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin` if silos send gradients: their norms are bounded like those of updates."""
+    """`Round.origin` if silos send gradients: their norms are bounded like the norms of updates."""
     return {"gradient": {name: torch.zeros_like(tensor) for name, tensor in reply.get("gradient", {}).items()}}

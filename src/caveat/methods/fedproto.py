@@ -3,15 +3,15 @@
 Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022, Algorithm 1. Every silo
 trains a local model, with any encoder. The loss is the cross-entropy plus lambda times the distance of the batch's
 representations from the global prototypes of their classes; a class without a prototype adds nothing. After training, a
-silo sends the mean representation of each class with its number of examples; the server averages with these weights.
-A silo sends no prototype of a class with fewer than five examples: the mean of one example is that example.
+silo sends the mean representation of each class with its number of examples; the server averages with these weights. A
+silo sends no prototype of a class with fewer than five examples, because the mean of a single example is that example.
 
 Where paper and released code differ or are silent: the distance is the mean square over examples and units (code; the
 paper sums distances between prototypes over classes); silos are weighted by their examples of the class (eq. 6, whose
 further division by the number of silos would shrink prototypes; the code: uniform); a silo predicts with the logits of
 its model (code; the paper: or with the nearest prototype, which gives no probabilities). Our choices: a representation
 is the first hidden layer of the head, before its dropout, so models must have equal numbers of hidden units but may
-differ in everything else; prototypes are those of the trained model in evaluation mode (code: of the last epoch's
+differ in everything else; prototypes are computed by the trained model in evaluation mode (code: of the last epoch's
 batches); and a class that no silo sends in a round keeps its prototype.
 """
 

@@ -32,7 +32,7 @@ from .fedproto import sizes
 
 
 class GaussianUnitsOfClasses(GaussianUnits):
-    """Gaussian units, and a Gaussian of each class with which those of inputs are compared."""
+    """Gaussian units, and a Gaussian of each class, with which the Gaussians of inputs are compared."""
 
     def __init__(self, units: int, classes: int) -> None:
         super().__init__()
@@ -95,8 +95,8 @@ def with_gaussian(
 ) -> Model:
     """Return a model whose head ends with a Gaussian representation and a linear layer.
 
-    `stage` makes the stage of a representation from the numbers of its units, by default those of the head's hidden
-    layer, and of classes. Raises ConfigurationError for a module without encoder and head.
+    `stage` makes the stage of a representation from its number of units, by default as many as in the head's hidden
+    layer, and from the number of classes. Raises ConfigurationError for a module without encoder and head.
     """
     model = parts(model, method)
     classes, hidden = sizes(model, method)

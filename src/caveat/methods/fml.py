@@ -6,7 +6,7 @@ is the other's teacher, and gets no gradient as a teacher.
 
 Where paper and released code differ or are silent: both models take a step per batch, from the same two forward passes
 (code); BatchNorm statistics are averaged like weights (code: added to the server's old ones); the optimizer of the
-local model is reset every round, like that of the meme (code: kept, which matters with momentum only).
+local model is reset every round, like the optimizer of the meme (code: kept, which matters with momentum only).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""MOON: a contrastive loss keeps a silo's representations close to those of the global model.
+"""MOON: a contrastive loss keeps a silo's representations close to the representations by the global model.
 
 Li, He & Song, Model-Contrastive Federated Learning, CVPR 2021, Algorithm 1 with the contrast of eq. 3:
 l = -log exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)), sim the cosine, z the

@@ -5,8 +5,8 @@ NeurIPS 2020, Algorithm 1, with the approximations FO and HF of its section 5.
 
 Our choices: a batch is split into the independent parts D, D', D'' that the algorithm draws (a batch too small to be
 split is used for each of them); the finite difference of HF has a fixed step of 0.01 along v, whatever the norm of v,
-because a fixed multiple of v is lost in float32 rounding; and BatchNorm statistics are those of the global model, not
-of adapted ones. The kinks of ReLU and max-pooling make any finite difference inexact: HF removes nearly all of FO's
+because a fixed multiple of v is lost in float32 rounding; and BatchNorm statistics come from the global model, not from
+adapted models. The kinks of ReLU and max-pooling make any finite difference inexact: HF removes nearly all of FO's
 error in a small multi-layer perceptron, but only about half of it in a residual network.
 """
 
@@ -59,7 +59,7 @@ class PerFedAvg(FedAvg):
         )
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Loss whose gradient is that of Per-FedAvg; its value is meaningless."""
+        """Loss whose gradient is Per-FedAvg's gradient; its value is meaningless."""
 
         def surrogate(x: Tensor, y: Tensor) -> Tensor:
             w = learning(module)

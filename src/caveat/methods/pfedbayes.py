@@ -4,12 +4,12 @@ Zhang et al., Personalized Federated Learning via Variational Bayesian Inference
 independent Gaussians. A silo minimizes E_q[-log p(D_k | w)] + zeta KL(q || p) over its Gaussian q, with one draw of
 all weights per batch. The federation's Gaussian p minimizes the silos' mean divergence KL(q_k || p).
 
-We follow the paper's objective; its settings and released code were not compared. Where the paper and us differ: p is
-the exact minimum, by moments that silos send once a round (paper: silos take gradient steps on a copy of p, and the
-server averages the copies). A standard deviation is exp(rho) (paper: log(1 + exp(rho))).
-Our choices: the loss is per example, so the weight of the divergence is zeta / n_k; BatchNorm statistics are measured
-in training at the silo, and averaged for p; q starts at p in a silo's first round. Predictions are means over the
-same draws for every input, without dropout, and are made with p before a silo's first round.
+We follow the paper's objective; its settings and released code were not compared. Differences from the paper: p is the
+exact minimum, by moments that silos send once a round (paper: silos take gradient steps on a copy of p, and the server
+averages the copies). A standard deviation is exp(rho) (paper: log(1 + exp(rho))). Our choices: the loss is per example,
+so the weight of the divergence is zeta / n_k; BatchNorm statistics are measured in training at the silo, and averaged
+for p; q starts at p in a silo's first round. Predictions are means over the same draws for every input, without
+dropout, and are made with p before a silo's first round.
 """
 
 from collections.abc import Mapping

@@ -149,7 +149,7 @@ METHODS = Methods({
 def register(cls: Registered) -> Registered:
     """Register a custom method under its name, for configurations and commands: a decorator above `frozen_settings`.
 
-    The name is the class's in lower case, unless `name` is overridden. Raises ConfigurationError for a name that is
+    The name is the class name in lower case, unless `name` is overridden. Raises ConfigurationError for a name that is
     taken, and for a class that a configuration cannot build: settings that are not frozen or have no default, no
     docstring, no schedule.
     """

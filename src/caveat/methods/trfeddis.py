@@ -146,7 +146,7 @@ class TrFedDis(FedBN):
         return loss
 
     def fuse(self, evidence: Tensor | Sequence[Tensor]) -> Tensor:
-        """Fuse the log-evidence of two opinions into that of one, (N, K)."""
+        """Fuse the log-evidence of two opinions into the log-evidence of one opinion, (N, K)."""
         if self.fusion == "discounted":
             return opinions.discounted(evidence[0], evidence[1], self.trust or TRUST)
         return opinions.FUSIONS[self.fusion](evidence[0], evidence[1])

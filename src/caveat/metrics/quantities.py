@@ -1,6 +1,6 @@
 """Sums that a silo sends about predictions of a quantity, and metrics from sums.
 
-The reference is the distribution of all silos' training targets, which knows no input: its median, mean and bars.
+The reference is the distribution of all silos' training targets, which ignores the input: its median, mean and bars.
 """
 
 import math
@@ -61,9 +61,9 @@ def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
 
 
 def quantity_contributions(prediction: Prediction, y: Tensor) -> Tensors:
-    """Return, by metric, (N,) float64 values of N inputs with targets y (N,), whose mean is the metric (that of rmse up
-    to its influence, see `contributions`): crps, mae, rmse, spread, interval_coverage and, if all are finite,
-    interval_width. For times, see `survival_contributions`."""
+    """Return, by metric, (N,) float64 values of N inputs with targets y (N,), whose mean is the metric (for rmse, the
+    metric plus the input's influence, see `contributions`): crps, mae, rmse, spread, interval_coverage and, if all are
+    finite, interval_width. For times, see `survival_contributions`."""
     if (target := prediction.target) is None:
         raise ValueError("the prediction is about classes")
     probs, y = prediction.probs.double().cpu(), y.double().cpu()

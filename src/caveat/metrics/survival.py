@@ -1,8 +1,8 @@
 """Sums that a silo sends about predictions of times to an event, and metrics from sums.
 
-Only pairs of inputs of the same silo are compared, so the C-index of several silos together is that of all these pairs.
-Weights that correct for censoring come from the Kaplan-Meier curve of censoring of the silo's evaluated inputs (inverse
-probability of censoring weighting). The reference is the Kaplan-Meier curve of all silos' training inputs.
+Only pairs of inputs of the same silo are compared, so the C-index of several silos together is computed over all these
+pairs. Weights that correct for censoring come from the Kaplan-Meier curve of censoring of the silo's evaluated inputs
+(inverse probability of censoring weighting). The reference is the Kaplan-Meier curve of all silos' training inputs.
 """
 
 import torch
@@ -135,7 +135,7 @@ def _probabilities(target: Times, probs: Tensor, times: Tensor, event: Tensor) -
 
 def survival_figures(sums: Tensors, n: float) -> dict[str, float]:
     """Return the metrics of n inputs: `c_index` (Harrell's) and `c_index_uno`, if there are comparable pairs; crps in
-    the unit of time, and the integrated Brier score, with those of the reference; `events`; `d_calibration`, the
+    the unit of time, and the integrated Brier score, both also for the reference; `events`; `d_calibration`, the
     p-value of the test that F(t) is uniform; and the mean lower bound `interval_low` with its coverage."""
     value = {name: float(each) for name, each in sums.items() if each.ndim == 0}
     found = {"events": value["events"]}

@@ -63,7 +63,7 @@ def code_of(code: str | Make, key: str) -> Make:
 
 
 def name_of(code: str | Make | None) -> str | None:
-    """Return the name of code in files: the name under which it was given, or that of the function or class."""
+    """Return the name of code in files: the name under which it was given, or the name of the function or class."""
     if code is None or isinstance(code, str):
         return code
     named: Any = type(code) if isinstance(code, nn.Module) else code

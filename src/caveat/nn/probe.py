@@ -1,7 +1,7 @@
-"""Probes: what a model computes, represented by its outputs for fixed inputs.
+"""Probes: fixed inputs whose outputs represent what a model computes.
 
-Code that computes something else has other outputs. Models whose logits for an input depend on anything except the
-input and the weights are refused: on other inputs of the batch, on earlier calls, or on random numbers other than
+Code that computes something else returns different outputs. Models whose logits for an input depend on anything except
+the input and the weights are refused: on other inputs of the batch, on earlier calls, or on random numbers other than
 dropout.
 """
 

@@ -52,7 +52,7 @@ class Engine(Transport, Protocol):
         """Keep everything that the run needs to continue after these rounds."""
 
     def end_training(self) -> None:
-        """No training round follows: silos that never took part in training are no longer asked."""
+        """End training: silos that never took part in it are no longer asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class BaseRun:
 
     @cached_property
     def predicts_on(self) -> torch.device:
-        """The device of predictions: that of client tasks if it supports float64, or else the CPU."""
+        """The device of predictions: the device of client tasks if it supports float64, or else the CPU."""
         return self.device if has_double(self.device) else CPU
 
     @cached_property

@@ -19,12 +19,12 @@ TRAINED = Uncertainty(temperature_scaling=False, familiarity=False, policy="alwa
 
 
 def with_uncertainty(run: Run, uncertainty: Uncertainty, folder: Path, progress: Progress | None = None) -> Run:
-    """Return the run with other settings of uncertainty, in a new folder; only what its models lack is trained.
+    """Return the run with other settings of uncertainty, in a new folder; only the missing models are trained.
 
-    The result is bit-identical to that of a run that trains with these settings from the start, except for its traffic
-    and seconds, which are those of the further rounds. An ensemble takes the models as its first member. A run that
-    trained with snapshots can continue with any source, any other run with any source except snapshots. Raises
-    ConfigurationError unless the run only trained (`TRAINED`, or members of this number with the same settings).
+    The result is bit-identical to a run that trains with these settings from the start, except for traffic and seconds,
+    which cover only the additional rounds. An ensemble takes the models as its first member. A run that trained with
+    snapshots can continue with any source, any other run with any source except snapshots. Raises ConfigurationError
+    unless the run only trained (`TRAINED`, or members of this number with the same settings).
     """
     before = run.experiment
     if not isinstance(before, LocalRun) or replace(before.spec.uncertainty, source=None, ensemble_size=None) != TRAINED:

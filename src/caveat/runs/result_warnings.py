@@ -43,7 +43,8 @@ class RunResult:
 
     @property
     def skill(self) -> dict[SiloId, Tensors]:
-        """The sums of `metrics.skill` of each silo that has validation inputs, which come with those of the test."""
+        """The sums of `metrics.skill` of each silo that has validation inputs; silos send them with the sums over the
+        test split."""
         return {silo: payload["skill"] for silo, payload in self.test.items() if "skill" in payload}
 
 
@@ -96,7 +97,8 @@ def few_calibration_inputs(result: RunResult) -> Iterator[Caution]:
 
 
 def promises(result: RunResult) -> Iterator[tuple[str, int]]:
-    """Yield per promise about a single silo what to say of silos without it, and the calibration inputs it takes."""
+    """Yield, for each guarantee for a single silo, a text about silos without it and the number of calibration inputs
+    that it needs."""
     asked, sets, intervals = result.run.spec.uncertainty, result.summary.sets, result.summary.intervals
     bound = find(result.run.complete_method, Guaranteed)
     if asked.familiarity and (rate := asked.false_alarm_rate):
@@ -204,7 +206,7 @@ def result_warnings(result: RunResult) -> list[WarningRecord]:
 
 
 def numbered(sizes: Mapping[str, int]) -> str:
-    """Return names, of silos or classes, with a number of each."""
+    """Return names, of silos or classes, each with a number."""
     return listed([f"{plain(name)} ({number:,})" for name, number in sizes.items()], 12)
 
 

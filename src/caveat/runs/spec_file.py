@@ -54,7 +54,8 @@ def described(spec: RunSpec) -> dict[str, Any]:
 
 def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of a configuration, to compare with a known one. A plugin's method that is not imported in
-    this process cannot be built; then the configuration's hyperparameters replace those of the known description."""
+    this process cannot be built; then the configuration's hyperparameters replace the hyperparameters of the known
+    description."""
     if not any(map(is_unavailable, (config.method.name, *config.baselines))):
         return described(spec_of(config))
     given = {"rounds": config.rounds, "training": _plain(config.training), "mc_samples": config.uncertainty.mc_samples}

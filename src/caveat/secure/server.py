@@ -1,4 +1,4 @@
-"""The server in secure aggregation: passes keys and sealed shares on, adds masked vectors, and unmasks their sum."""
+"""The server in secure aggregation: forwards keys and sealed shares, adds masked vectors, and unmasks their sum."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ class SecureSession:
         return self.slot - 1
 
     def survivors(self, vectors: Mapping[SiloId, Words]) -> dict[SiloId, Words]:
-        """Return the vectors in the sum: those of members that have the usual length. Raises TooFewSilos."""
+        """Return the vectors in the sum: the members' vectors of the usual length. Raises TooFewSilos."""
         lengths = Counter(len(words) for silo, words in vectors.items() if silo in self.members)
         usual = max(lengths, key=lambda each: (lengths[each], each), default=0)
         found = {silo: vectors[silo] for silo in self.members if silo in vectors and len(vectors[silo]) == usual}

@@ -1,4 +1,4 @@
-"""A silo in secure aggregation: what it sends in each phase, and what it refuses.
+"""A silo in secure aggregation: its messages in each phase, and the requests that it refuses.
 
 A silo answers each request once. It gives the share of a peer's seed or of its key, never both, and forgets both after
 that. It gives them only for a sum that more than two thirds of the silos signed, and once for each work (round and
@@ -28,7 +28,7 @@ from .messages import (
 
 
 class Identity(Protocol):
-    """The key by which others know a silo, and the keys by which it knows them."""
+    """A silo's key for signatures, and the keys of the other silos."""
 
     def sign(self, text: bytes) -> tuple[str, str]:
         """Return the silo's public key and its signature of a text."""
@@ -57,7 +57,7 @@ class SlotUse:
 
 @dataclass
 class SiloSecrets:
-    """What a silo remembers of a session. Keys and shares are hexadecimal; those of finished slots are empty."""
+    """The stored state of a silo in a session. Keys and shares are hexadecimal; they are empty for finished slots."""
 
     federation: str
     number: int
@@ -83,8 +83,8 @@ class SiloSecrets:
 
 
 def begun(federation: str, number: int, silo: SiloId, identity: Identity, known: SiloSecrets | None) -> SiloSecrets:
-    """Return new keys for a session, signed, and forget those of the session before. Raises SecureRefused for a number
-    that is not above that of the last session."""
+    """Return new signed keys for a session, and forget the keys of the last session. Raises SecureRefused unless the
+    session's number is above the last one."""
     if known is not None and (known.federation != federation or number <= known.number):
         raise SecureRefused(
             f"silo {silo!r} refuses keys for session {number} of {federation}: it has seen session {known.number} of "

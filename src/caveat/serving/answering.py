@@ -1,7 +1,7 @@
-"""The thread that answers: models by name and version, batches of all that waits, the audit, and new models.
+"""The thread that answers: models by name and version, batches of the waiting requests, the audit, and reloading.
 
-All models share one thread, because a prediction uses torch's global state. What a request asks is decided when it
-arrives, so a model that is replaced still answers the requests that were made to it.
+All models share one thread, because a prediction uses torch's global state. The model of a request is determined when
+the request arrives, so a replaced model still answers earlier requests.
 """
 
 from __future__ import annotations
@@ -160,12 +160,12 @@ class AnsweringThread:
         return await answer
 
     def reload(self) -> None:
-        """Open the models again, after what waits has been answered."""
+        """Reload the models after the waiting requests have been answered."""
         self.waiting.put(self._reload)
 
     def outcomes(self, found: Sequence[Outcome]) -> Future[list[bool]]:
-        """Add outcomes to the watches of the answers, and save these. Returns for each whether it counts. The result
-        raises Refusal for what is no class or number, and then none counts."""
+        """Add outcomes to the watches of the answers, and save the watches. Returns for each outcome whether it counts.
+        The result raises Refusal if an outcome is not a class or a number; then no outcome counts."""
         counted: Future[list[bool]] = Future()
 
         def count() -> None:
@@ -178,7 +178,7 @@ class AnsweringThread:
         return counted
 
     def close(self) -> None:
-        """Answer what waits, and save the watch."""
+        """Answer the waiting requests, and save the watch."""
         self.waiting.put(self._end)
         self.thread.join()
         if self.audit is not None:
@@ -301,8 +301,9 @@ def _set(found: Sequence[tuple[Answer, Answered | Exception]]) -> None:
 
 
 def read_together(model: ServedModel, given: Sequence[Given]) -> list[ServedInputs | Exception]:
-    """Return the inputs of each request, or why it is refused: as if each was read alone. Few rows with the same
-    columns, and values of the same types in each, are read as one table, which takes little longer than one row."""
+    """Return the inputs of each request, or why it is refused, as if each request were read alone. Few rows with the
+    same columns, and values of the same types in each, are read as one table, which takes little longer than one
+    row."""
     found: dict[int, ServedInputs | Exception] = {}
     tables: list[tuple[dict[str, type | None], list[int]]] = []
     for i, each in enumerate(given):

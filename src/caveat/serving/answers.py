@@ -66,7 +66,7 @@ def _placed(row: int | None, column: str | None, expected: str) -> str:
 
 @dataclass(frozen=True)
 class Given:
-    """What a request gives, before it is read: values of a table by column, or inputs."""
+    """The content of a request before it is read: values of a table by column, or inputs."""
 
     count: int
     columns: Mapping[str, Sequence[Any]] | None = None
@@ -93,7 +93,7 @@ class ServedInputs:
         return len(self.x)
 
     def part(self, start: int, end: int) -> ServedInputs:
-        """Return some of these rows, without what all together differ in."""
+        """Return some of these rows, without the findings about all rows together."""
         there = slice(start, end)
         why, subgroup = (None if each is None else each[there] for each in (self.why, self.subgroup))
         rows = None if self.rows is None else self.rows[there]
@@ -101,7 +101,7 @@ class ServedInputs:
 
 
 class ServedModel:
-    """A model that answers requests. One thread at a time may ask it."""
+    """A model that answers requests. Only one thread at a time may use it."""
 
     silo: SiloId
     classes: tuple[str, ...]
@@ -138,7 +138,7 @@ class ServedModel:
 
     @property
     def answer_names(self) -> tuple[str, ...]:
-        """The names of what is predicted."""
+        """The names of the predicted values."""
         return ("label",) if self.target is None else self.target.names
 
     @property
@@ -146,8 +146,8 @@ class ServedModel:
         return () if self.encoder is None else self.encoder.table
 
     def rows(self, columns: Mapping[str, Sequence[Any]], *, apart: bool = False) -> ServedInputs:
-        """Return inputs from the values of a table's columns by name; further columns are ignored. Rows that are
-        `apart` are of several requests: nothing is said of all together. Raises Refusal."""
+        """Return inputs from the values of a table's columns by name; further columns are ignored. If rows are `apart`,
+        they come from several requests and are not tested together. Raises Refusal."""
         if self.encoder is None:
             raise Refusal((None, None, f"the model takes {self.kind}, not rows of a table"))
         names = {*(column.name for column in self.columns), *self._own_names}
@@ -212,7 +212,7 @@ def _cell_problem(value: Any) -> str:
 
 
 def version_of(folder: Path) -> str:
-    """Return SHA-256 of the files of a run that decide its answers: runs of the same weights may differ in settings,
+    """Return SHA-256 of the files of a run that determine its answers: runs of the same weights may differ in settings,
     calibration and columns."""
     sums = [f"{place} {sum_of(folder / place).sha256}\n" for place in DECIDING if (folder / place).exists()]
     return hashlib.sha256("".join(sums).encode()).hexdigest()
@@ -344,7 +344,7 @@ def _encoder_of(inputs: Mapping[str, Any]) -> Encoder:
 
 
 def split(found: Arrays, asked: Sequence[ServedInputs]) -> list[Arrays]:
-    """Return the outputs of each request from those of all."""
+    """Split the outputs of all requests into the outputs of each request."""
     ends = np.cumsum([len(each) for each in asked])[:-1]
     parts = {name: np.split(each, ends) for name, each in found.items()}
     return [{name: each[i] for name, each in parts.items()} for i in range(len(asked))]

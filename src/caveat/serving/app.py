@@ -1,6 +1,6 @@
 """The HTTP service: `/predict`, the Open Inference Protocol, MLflow's routes, and the batches behind them.
 
-Requests are answered by one thread, which takes all that wait as one batch. Nothing that was sent is written to a log,
+One thread answers requests, and takes all waiting requests as one batch. Values of requests are never written to a log,
 an error or the audit; errors name the row and the column.
 """
 
@@ -73,7 +73,7 @@ def _is_address(name: str) -> bool:
 
 class Guard:
     """Refuses requests of other sites, and bodies that are too long or too slow, and turns every error into a response
-    that quotes nothing. `names` are those of the service."""
+    that quotes nothing. `names` are the host names of the service."""
 
     def __init__(self, app: Any, most: int, names: Iterable[str] = ()) -> None:
         self.app, self.most, self.names = app, most, {each.lower() for each in names}
@@ -161,7 +161,7 @@ async def _send(send: Any, status: int, value: Mapping[str, Any]) -> None:
 def service(
     worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int = 4 << 20, names: Sequence[str] = ()
 ) -> Any:
-    """Return the ASGI application; `names` are those that it is asked by, beside localhost and addresses. Raises
+    """Return the ASGI application; `names` are its host names, in addition to localhost and addresses. Raises
     ConfigurationError without FastAPI."""
     try:
         from fastapi import FastAPI, Request
@@ -235,7 +235,7 @@ def service(
         return JSONResponse({**head, "promises": model.promises, "answers": answers})
 
     async def invocations(request: Request) -> Any:
-        """MLflow's route: the same outputs as those of an exported MLflow model."""
+        """MLflow's route: the outputs are the same as from an exported MLflow model."""
         _, _, found = await answer(request, request_of)
         predictions = {each: listed(values.tolist()) for each, values in found.found.items()}
         notes = {"notes": list(found.asked.notes)} if found.asked.notes else {}
@@ -290,7 +290,7 @@ def service(
         return {"name": "caveat", "version": __version__, "extensions": ["model_repository"]}
 
     async def watched(request: Request) -> Any:
-        """What the watch has found."""
+        """The findings of the watch."""
         watch = asked(request).watch
         if watch is None:
             return failed(404, "no watch")
@@ -344,7 +344,7 @@ def described_model(served: Served, versions: list[str]) -> dict[str, Any]:
 
 
 def serving(app: Any, worker: AnsweringThread, host: str, port: int) -> None:
-    """Serve until interrupted; a hangup opens the models again. Raises ConfigurationError without uvicorn, or if the
+    """Serve until interrupted; the signal HUP reloads the models. Raises ConfigurationError without uvicorn, or if the
     port is taken."""
     try:
         import uvicorn

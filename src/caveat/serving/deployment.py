@@ -1,4 +1,4 @@
-"""What a process serves: models of places by silo, and what they are named."""
+"""The models that a process serves: their places, silos and names."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Deployment:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder of states, made if missing: `served` reads what one process at a time may write. Raises
-        RunError if another process holds it, ConfigurationError for what is no folder."""
+        """Lock the folder of states, created if missing, because only one process at a time may write what `served`
+        reads. Raises RunError if another process holds it, ConfigurationError if it is not a folder."""
         if self.states is None:
             yield
             return
@@ -40,7 +40,7 @@ class Deployment:
             yield
 
     def served(self, before: Sequence[Served] = ()) -> list[Served]:
-        """Open the models; one whose version is among those before goes on. Raises ConfigurationError for two models
+        """Open the models; a model whose version was served before continues. Raises ConfigurationError for two models
         of the same name and version and for an ONNX file of another silo, and what opening raises."""
         known = {(each.name, each.model.version, each.model.silo): each for each in before}
         found: list[Served] = []

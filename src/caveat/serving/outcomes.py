@@ -1,4 +1,4 @@
-"""What is promised of outcomes: which of them are right for an answer, and how often answers are wrong at most.
+"""Guarantees about outcomes: which outcomes are right for an answer, and the maximum rate of wrong answers.
 
 With a guarantee (policy `guaranteed`), an answered input is wrong if its label is, or if the median of a quantity is
 off by more than the tolerance. Otherwise, a quantity or a time has intervals, and an outcome is wrong if it is outside.
@@ -54,8 +54,8 @@ class Promised:
 
 
 def promised_by(run: AnsweringRun, silo: SiloId) -> Promised | None:
-    """Return what a run promises for a silo's outcomes: the guarantee of errors, or else the coverage of intervals, if
-    they have a quantile of the silo's own; None without a promise."""
+    """Return the guarantee of a run for a silo's outcomes: the guarantee on errors, or else the coverage of intervals,
+    if they use the silo's own quantile; None without a guarantee."""
     summary, record = recorded(run, silo)
     promise = (record.promise if record is not None else None) or summary.guarantee
     if promise is not None and promise.guaranteed:
@@ -67,7 +67,7 @@ def promised_by(run: AnsweringRun, silo: SiloId) -> Promised | None:
 
 
 def outcome_of(text: str, classes: Sequence[str], target: Quantity | None) -> float:
-    """Return an outcome as a number, of a class its position. Raises ValueError with what is expected."""
+    """Return an outcome as a number; a class becomes its position. Raises ValueError with what is expected."""
     if target is None:
         if text not in classes:
             raise ValueError("expected a class of the model")

@@ -57,7 +57,7 @@ def check_count(count: int, most: int) -> None:
 
 
 def request_of(body: Mapping[str, Any], most: int) -> Given:
-    """Return what a body gives: rows, inputs, or MLflow's other names. Raises Refusal."""
+    """Return the content of a body: rows, inputs, or MLflow's other names. Raises Refusal."""
     forms = [name for name in ("rows", "inputs", "instances", "dataframe_records", "dataframe_split") if name in body]
     if len(forms) != 1:
         raise Refusal((None, None, 'expected "rows" or "inputs"'))
@@ -86,7 +86,7 @@ def _given(body: Mapping[str, Any], count: int, columns: Columns | None = None, 
 
 
 def outcomes_of(body: Mapping[str, Any], most: int) -> list[Outcome]:
-    """Return the outcomes that a body gives; a class 1 may be sent as "1", 1 or 1.0. Raises Refusal."""
+    """Return the outcomes in a body; a class 1 may be sent as "1", 1 or 1.0. Raises Refusal."""
     given = body.get("outcomes")
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise Refusal((None, None, "expected outcomes as a list of objects with id, row and label"))
@@ -118,7 +118,7 @@ def _split(given: Any) -> tuple[list[str], list[list[Any]]]:
 
 
 def tensors_of(body: Mapping[str, Any], most: int) -> Given:
-    """Return what tensors of the Open Inference Protocol give. Raises Refusal."""
+    """Return the content of tensors of the Open Inference Protocol. Raises Refusal."""
     wrong = Refusal((None, None, "expected inputs as tensors with name, shape, datatype and data"))
     tensors = body.get("inputs")
     if not isinstance(tensors, list) or not tensors or not all(isinstance(each, dict) for each in tensors):

@@ -1,8 +1,8 @@
 """A watch of a served model: inputs, a table's columns and outcomes, with a state that is kept in a file.
 
-The chance of ever raising a false alarm is at most `alarm`, for all of its monitors together: each raises one when its
-evidence reaches their number over `alarm`. With `between`, the mean number of inputs between false alarms is at least
-that. An input counts once by its id, which the file has as a keyed hash.
+The probability of ever raising a false alarm is at most `alarm`, for all monitors together: each monitor raises an
+alarm when its evidence reaches the number of monitors divided by `alarm`. With `between`, the mean number of inputs
+between false alarms is at least `between`. An input is counted once by its id, which the file contains as a keyed hash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ADVICE = {
 
 
 class Watch:
-    """Monitors of a model, and what they have found."""
+    """Monitors of a model, and their findings."""
 
     def __init__(self, model: ServedModel, alarm: float, between: int | None = None) -> None:
         self.model, self.alarm, self.between, self.salt = model, alarm, between, secrets.token_hex(16)
@@ -100,7 +100,7 @@ class Watch:
         return self._hash(_place(answer, row)) in self.answered
 
     def add_outcome(self, answer: str, row: int, outcome: float) -> bool:
-        """Add the outcome of a row of an answer, of a class its number. Return whether it counts: once, if the row
+        """Add the outcome of a row of an answer; for a class, its number. Return whether it counts: once, if the row
         `waits_for` it."""
         given = self.answered.pop(self._hash(_place(answer, row)), None)
         monitor = self.monitors.get("outcomes")
@@ -149,7 +149,7 @@ class Watch:
 
     @property
     def evidence(self) -> float:
-        """The evidence of the monitor with the most, as a share of that of an alarm."""
+        """The largest evidence of a monitor, as a share of the evidence that raises an alarm."""
         return max(float(monitor.evidence) * self.level for monitor in self.monitors.values())
 
     @property
@@ -221,7 +221,7 @@ class Watch:
             raise ConfigurationError(f"--with: silo {twice} has two states, expected one of each other silo")
 
     def page(self) -> str:
-        """Return a page of what has been found."""
+        """Return a page of the findings."""
         from ..html.watch import Found, render
 
         rows = [Found(name, each.t, float(each.evidence) * self.level) for name, each in self.monitors.items()]
@@ -232,7 +232,7 @@ class Watch:
         return render(self.record(), rows, by_column, alarms)
 
     def lines(self) -> list[str]:
-        """Return what has been found, and what to do."""
+        """Return the findings, and what to do."""
         told = [
             f"{name}: {monitor.t:,} counted, evidence {float(monitor.evidence):.3g}, alarm at {1 / self.level:.3g}"
             for name, monitor in self.monitors.items()

@@ -1,8 +1,8 @@
 """Distributions of a number over C ordered bars: a histogram with uniform density in each bar.
 
-Probabilities (N, C) belong to C bars with C + 1 ascending edges. Silos' targets become bars by sums that add up:
-number, sum and sum of squares, then counts and sums on a grid, which is refined where it has many targets. Bars have
-about equal numbers of targets, and a number that is frequent has its own bar.
+Probabilities (N, C) belong to C bars with C + 1 ascending edges. Bars are fitted to silos' targets from sums that add
+up: number, sum and sum of squares, then counts and sums on a grid, which is refined where it has many targets. Bars
+have about equal numbers of targets, and a number that is frequent has its own bar.
 
 The loss compares outputs with smoothed targets: a Gaussian around the target's bar, in units of ranks (shares of all
 targets), so neighboring bars are similar whatever their width. Without smoothing, many bars overfit.
@@ -11,8 +11,9 @@ Intervals are conformal (Vovk, Gammerman & Shafer, 2005). The score of a number 
 higher density, so intervals are wide where a distribution is wide. With the density itself as score, all inputs would
 have the same limit, and intervals would be too narrow where the model is unsure.
 
-Times to an event have the same bars over times since 0, and a last one for events after the last observed event. A
-censored time says that the event is later, so bars get the falls of Kaplan and Meier's (1958) survival curve.
+Times to an event have the same bars over times since 0, and a last one for events after the last observed event. The
+event of a censored time is later, so the share of each bar is the fall of Kaplan and Meier's (1958) survival curve in
+it.
 """
 
 import math

@@ -3,14 +3,14 @@
 A stage of a model gives features h of an input. Silos send the number of inputs of each class, the sum of h by class,
 and one matrix of second moments; from these the server has class means and one covariance as if all rows were pooled.
 An input's distance at a stage is the smallest Mahalanobis distance to a class (Lee et al., NeurIPS 2018, arXiv
-1807.03888). Its p-value is the rank of its distances among those of the silo's own calibration split (Bates et al.,
-Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
+1807.03888). Its p-value is the rank of its distances among the distances of the silo's own calibration split (Bates et
+al., Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
 
-An answer's sureness is the rank of its uncertainty among those of the answers to the same calibration inputs, and an
-input's nearness that of its distance to the nearest training input (`caveat.uncertainty.novelty`). One test raises the
-alarm for any of them, by the typicality: the three in units of the calibration inputs are the sides of a box, whose
-diagonal is ranked. So all alarms together are false at most at the rate of one test, and no part of the rate is lost,
-as it would be if the p-values shared it.
+An answer's sureness is the rank of its uncertainty among the uncertainties of the answers to the same calibration
+inputs, and an input's nearness is the rank of its distance to the nearest training input
+(`caveat.uncertainty.novelty`). One test raises the alarm for any of them, by the typicality: the three in units of the
+calibration inputs are the sides of a box, whose diagonal is ranked. So all alarms together are false at most at the
+rate of one test, and no part of the rate is lost, as it would be if the p-values shared it.
 """
 
 import math
@@ -69,7 +69,7 @@ def grouped(y: Tensor, classes: int) -> Tensor:
 
 
 def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
-    """Return what a silo sends of a stage's features h (N, d) of training inputs, `grouped` (N,) on the CPU.
+    """Return the sums that a silo sends of a stage's features h (N, d) of training inputs, `grouped` (N,) on the CPU.
 
     "counts" (C + 1,) of inputs, "totals" (C + 1, d), and "squares" (d (d + 1) / 2,), the upper triangle of the second
     moments; float64, and all of it adds up over parts of a silo's inputs and over silos.
@@ -122,7 +122,7 @@ def moments(added: Tensors) -> tuple[Tensor, Tensor]:
 
 
 def density(added: Tensors, inputs: float) -> Tensors:
-    """Return what distances are measured with, from sums over `inputs` inputs or any multiple of the sums.
+    """Return the tensors for measuring distances, from sums over `inputs` inputs or any multiple of the sums.
 
     "whiten" (d, d) and "centre" (d,) map features to a space in which the inputs of a class have unit covariance, and
     "means" (K, d) are the classes' there; float32. The covariance is shrunk towards its diagonal, by d / (d + n) or
@@ -183,10 +183,11 @@ def typicality(
 ) -> Tensor:
     """Return (N,) float64 p-values in (0, 1] of new inputs, low for inputs that are far, novel or answered uncertainly.
 
-    As `conformal`, with (n,) and (N,) uncertainties of answers beside the log-distances at S stages: what is ranked is
-    the root of the sum of the squares of the largest distance and of the uncertainty, each in its units, 0 below the
-    median, and the uncertainty at most `MOST`. With `novelty`, the last log-distances are those to the nearest training
-    input: a summand by themselves, with that of the uncertainty times `BESIDE_NOVELTY`.
+    As `conformal`, with (n,) and (N,) uncertainties of answers in addition to the log-distances at S stages: what is
+    ranked is the root of the sum of the squares of the largest distance and of the uncertainty, each in its units, 0
+    below the median, and the uncertainty at most `MOST`. With `novelty`, the last log-distances are the distances to
+    the nearest training input. They are a separate summand, and the summand of the uncertainty is multiplied by
+    `BESIDE_NOVELTY`.
     """
     if calibration.device.type != "cpu":
         parts = (each.cpu() for each in (calibration, scores, new, new_scores))

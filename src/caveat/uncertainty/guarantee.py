@@ -1,4 +1,4 @@
-"""Which share of inputs can be answered with few errors, guaranteed at a confidence level.
+"""The largest share of inputs that can be answered with few errors, guaranteed at a confidence level.
 
 A policy answers an input if its rank of uncertainty (`ranks`) is at most a limit. Silos count, for each limit of a
 fixed grid, how many calibration inputs they would answer and how many of them wrongly; counts add up over silos, and a
@@ -73,7 +73,8 @@ def ranks(edges: Tensor, scores: Tensor) -> Tensor:
 
 
 def counts(used_rank: Tensor, wrong: Tensor, size: int = GRID) -> Tensor:
-    """Return (2, J) float64: per limit, the inputs with rank (n,) <= limit, and those of them `wrong` (n,) bool."""
+    """Return (2, J) float64: per limit, the number of inputs with rank (n,) <= limit, and how many of these are `wrong`
+    (n,) bool."""
     return policy_counts(used_rank, None, wrong, None, size)
 
 
@@ -89,7 +90,7 @@ def policy_counts(
     The policy: the local model answers if r_local <= limit, else the global one if r_global <= limit, else none. So as
     the limit grows, an input may pass from the global model to the local one, and the number of errors may rise or
     fall. All tensors are (n,), ranks in (0, 1], or infinite for an input that a model never answers; None for a missing
-    model. Counts are on the CPU, and those of disjoint sets of inputs add up. Raises ValueError for invalid ranks or
+    model. Counts are on the CPU, and counts of disjoint sets of inputs add up. Raises ValueError for invalid ranks or
     lengths.
     """
     pairs = (r_local, wrong_local), (r_global, wrong_global)

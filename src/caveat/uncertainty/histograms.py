@@ -33,7 +33,8 @@ def finite_sample_quantile(scores: Tensor, level: float) -> float:
 
 
 def conformal_index(n: int, level: float) -> int:
-    """Return ceil((n + 1) level), from 1: the position of the ordered score that bounds a new one so probably."""
+    """Return ceil((n + 1) level), from 1: the position of the ordered score that bounds a new score with this
+    probability."""
     # The slack absorbs rounding: 100 * 0.07 is slightly above 7, and must not become 8.
     return max(math.ceil((n + 1) * level * (1 - 1e-12)), 1)
 
@@ -120,7 +121,7 @@ def _asinh(unit: float, most: float, count: int) -> Tensor:
 def measured_bins(name: str) -> int:
     """Return the number of bins in which silos count a score of test inputs, for figures about its order.
 
-    Fewer bins tell less about single inputs, and move figures by less than their standard errors
+    Fewer bins reveal less about single inputs, and change metrics by less than their standard errors
     (`benchmarks/coarse_bins.py`). Log-evidence has most, since hundreds of nats may differ by a few.
     """
     return BINS // (2 if name in EVIDENCE else 4 if name == "total" else 8)

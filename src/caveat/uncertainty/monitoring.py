@@ -1,17 +1,17 @@
-"""Monitoring of served inputs and outcomes: the chance of ever raising a false alarm is at most a given rate.
+"""Monitoring of served inputs and outcomes: the chance of ever raising a false alarm is at most a given rate.  Evidence
+is the wealth of a bettor who cannot win in expectation if inputs have not changed, so it ever exceeds 1 / a with a
+probability of at most a (Ville's inequality), however often it is read. Bets are on the rank of a new input among n
+calibration inputs. p-values that share their calibration inputs are dependent, so bets on each being uniform raise
+false alarms without bound. Given the past, the t-th rank of exchangeable inputs is among the k lowest with probability
+(k + c) / (n + t), where c past inputs have been (Polya's urn). Bets begin at every input, with weights that sum to less
+than 1, so a late change is detected, too (Shiryaev's mixture).
 
-Evidence is the wealth of a bettor who cannot win in expectation while all is well, so it ever exceeds 1 / a with a
-probability of at most a (Ville), however often it is read. Bets are on the rank of a new input among n calibration
-inputs. p-values that share their calibration inputs are dependent, so bets on each being uniform raise false alarms
-without bound. Given the past, the t-th rank of exchangeable inputs is among the k lowest with probability (k + c) /
-(n + t), where c past inputs have been (Polya's urn). Bets begin at every input, with weights that sum to less than 1,
-so a late change is noticed, too (Shiryaev's mixture).
+For indefinite use, bets of 1 begin at every input instead (Shiryaev and Roberts; e-detectors, Shin et al. 2024, arXiv
+2203.03532): the mean number of inputs until the evidence reaches N is at least N. After an alarm, the bets start again.
 
-For endless use, bets of 1 begin at every input instead (Shiryaev and Roberts; e-detectors, Shin et al. 2024, arXiv
-2203.03532): the mean number of inputs until the evidence reaches N is at least N. After an alarm, bets begin anew.
-
-An urn absorbs a change that it does not notice soon. From `LARGE` calibration inputs on, its wealth is averaged with
-that of bets against an upper confidence bound of the probability, which holds with a share `SPENT` of the rate.
+An urn adapts to a change that it does not detect soon. From `LARGE` calibration inputs on, its wealth is therefore
+averaged with the wealth of bets against an upper confidence bound of the probability, which holds with a share `SPENT`
+of the rate.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Bets:
 
 
 class Monitor:
-    """Evidence from inputs in order. `state` is what `restore` continues from with the same bits."""
+    """Evidence from inputs in order. `restore` continues from `state` with bit-identical results."""
 
     t: int
     """Number of inputs so far."""
@@ -82,17 +82,17 @@ class Monitor:
 
     @property
     def evidence(self) -> Any:
-        """Exceeds 1 / rate with a probability of at most `rate` while all is well."""
+        """Exceeds 1 / rate with a probability of at most `rate` if nothing has changed."""
         raise NotImplementedError
 
     def begin_anew(self) -> None:
-        """Forget all bets, but not what has been seen."""
+        """Discard all bets, but keep the counts of past inputs."""
         for bets in (each for each in vars(self).values() if isinstance(each, Bets)):
             for name, each in vars(bets).items():
                 setattr(bets, name, np.full_like(each, self.t if name == "since" else 0))
 
     def arrays(self) -> dict[str, tuple[Any, str]]:
-        """Return what holds each array of the state, and its name there."""
+        """Return the object that holds each array of the state, and the array's name in it."""
         bets = {name: each for name, each in vars(self).items() if isinstance(each, Bets)}
         own = {name: (self, name) for name in ("counts", "seen", "errors") if hasattr(self, name)}
         return own | {f"{of}.{name}": (each, name) for of, each in bets.items() for name in vars(each)}
@@ -235,7 +235,7 @@ class ColumnMonitor(Monitor):
 class OutcomeMonitor(Monitor):
     """Evidence against answers that are wrong with a probability of at most `risk`, given the past. Intervals by a
     quantile of n calibration inputs (`ranked_among`) miss an outcome with this probability on average over calibration
-    inputs: given the past, with that of the urn."""
+    inputs; given the past, they miss it with the urn's probability."""
 
     def __init__(self, risk: float, ranked_among: int | None = None, *, endless: bool = False) -> None:
         self.risk, self.t, self.errors, self.bets, self.endless = risk, 0, np.zeros(()), Bets(1), endless

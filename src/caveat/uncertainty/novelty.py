@@ -1,7 +1,8 @@
-"""How near an input is to a silo's own training inputs, in the features that a model's last linear layer takes.
+"""How near an input is to a silo's own training inputs, in the input features of a model's last linear layer.
 
-The distance to the nearest training input, of features on the unit sphere (Sun et al., Out-of-Distribution Detection
-with Deep Nearest Neighbors, ICML 2022, arXiv 2204.06507, with k = 1). Features of training inputs stay at the silo.
+This is the distance to the nearest training input, of features on the unit sphere (Sun et al., Out-of-Distribution
+Detection with Deep Nearest Neighbors, ICML 2022, arXiv 2204.06507, with k = 1). Features of training inputs stay at the
+silo.
 """
 
 import math
@@ -25,7 +26,7 @@ BLOCK = 2**18
 
 
 def sampled(inputs: int) -> Tensor:
-    """Return the positions, ascending, of the training inputs that a silo with so many keeps features of."""
+    """Return the positions, ascending, of the training inputs whose features a silo keeps, given their number."""
     if inputs <= MOST_ROWS:
         return torch.arange(inputs)
     return torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))[:MOST_ROWS].sort().values

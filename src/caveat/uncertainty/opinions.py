@@ -6,10 +6,10 @@ to 6; Josang, Subjective Logic, 2016). Everything keeps the dtype of its inputs,
 Finite log-evidence gives finite results, which neither overflow nor cancel, and finite gradients; an entry of -inf
 receives gradient 0, even if the result is -inf.
 
-No rule is always right. Dempster's rule assumes independent opinions and multiplies evidence on which they agree, so an
-opinion fused with its own copy becomes more certain. It also ignores conflict: two opinions that contradict each other
-almost completely fuse into one that is almost certain that two classes are equally likely. `conflict` measures this.
-More than two opinions can be fused in any order by `dempster` and `additive`, but not by `averaging`.
+Each rule has assumptions. Dempster's rule assumes independent opinions and multiplies evidence on which they agree, so
+an opinion fused with its own copy becomes more certain. It also ignores conflict: two opinions that contradict each
+other almost completely fuse into one that is almost certain that two classes are equally likely. `conflict` measures
+this. More than two opinions can be fused in any order by `dempster` and `additive`, but not by `averaging`.
 """
 
 import math

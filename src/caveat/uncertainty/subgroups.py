@@ -64,7 +64,7 @@ def rows(subgroup: Tensor | None, pool: Tensor) -> Tensor | None:
 
 
 def by_row(numbers: Tensor, row: Tensor | None) -> Tensor:
-    """Return a scalar per input, (N,), from numbers by row (R,): that of row 0 if no input has a subgroup."""
+    """Return a scalar per input, (N,), from numbers by row (R,): the number of row 0 if no input has a subgroup."""
     return numbers[0] if row is None else numbers.to(row.device)[row]
 
 

@@ -4,13 +4,13 @@ Familiarity comes from densities of the features that models compute on the way 
 
 After the base's last round every silo sends sums over its training inputs of features of the input itself and of every
 stage of the encoder (`caveat.nn.stages`). From their means over silos the server has the densities of the pooled rows
-(`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among those of its own calibration split,
-which it keeps. The uncertainty of an answer is ranked among those of the same model's answers to the calibration split,
-which the silo also keeps. Nothing is trained, and no pass through a model is made twice.
+(`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among the distances of its own calibration
+split, which it keeps. It ranks the uncertainty of an answer among the uncertainties of the same model's answers to the
+calibration split, which it also keeps. Nothing is trained, and no pass through a model is made twice.
 
-A silo also keeps what a model's last layer takes of its training inputs, or of a sample of them, and ranks the distance
-of an input to the nearest one among those of its calibration split (`caveat.uncertainty.novelty`). These features never
-leave it. A state without them has no novelty.
+A silo also keeps the inputs of a model's last layer for its training inputs, or for a sample of them, and ranks the
+distance of an input to the nearest one among the distances of its calibration split (`caveat.uncertainty.novelty`).
+These features never leave it. A state without them has no novelty.
 
 If silos have personalized models of their own architectures, the sums of their stages stay at the silo. If `shared` is
 false all sums do, as under differential privacy, whose noise would hide them.
@@ -58,7 +58,7 @@ INPUT = "input"
 
 
 class Observed(NamedTuple):
-    """What is known of N inputs."""
+    """Answers to N inputs, and their recorded features."""
 
     answers: Answers
     numbers: Tensors
@@ -142,7 +142,7 @@ class Familiar(Wrapper):
         return densities({name: sums for name, sums in added.items() if not self.is_sent(name)}, 1)
 
     def is_sent(self, stage: str) -> bool:
-        """Return whether the sums of a stage leave the silo: not those of its own architecture."""
+        """Return whether the sums of a stage leave the silo: the sums of its own architecture do not."""
         return self.shared and not (self.personal and whose_stage(stage) == Decision.LOCAL.name.lower())
 
     def completed(self, added: dict[str, Tensors]) -> dict[str, Tensors]:
@@ -185,7 +185,7 @@ class Familiar(Wrapper):
         self, answer: Prediction, whose: Decision, found: Observed, known: Tensors, subgroup: Tensor
     ) -> Prediction:
         """Return a judged answer with the p-values among calibration inputs of each input's pool of subgroups (N,). The
-        scores of familiarity and novelty stay those among all calibration inputs."""
+        scores of familiarity and novelty are still relative to all calibration inputs."""
         sizes, least = by_subgroup.sizes(known[SUBGROUP], self.subgroups), familiarity.least(self.false_alarm_rate)
         pool = by_subgroup.pools(sizes, least)
         theirs, own = by_subgroup.rows(known[SUBGROUP], pool), by_subgroup.rows(subgroup, pool)
@@ -203,7 +203,7 @@ class Familiar(Wrapper):
         return replace(answer, **p_values, ranked_among=among)  # type: ignore[arg-type]
 
     def made_up(self, down: Payload, state: State, context: SiloContext) -> Tensors:
-        """Return what a silo that missed the round would have kept."""
+        """Return the tensors that a silo which missed the round would have kept."""
         if self.shared and not self.personal:  # no sums of its own are needed
             context = replace(context, train=context.train.part(novelty.sampled(len(context.train))))
         added, rows = self.add_up(down, state, context)
@@ -264,7 +264,7 @@ class Familiar(Wrapper):
 
 
 def only(known: Tensors, rows: Tensor) -> Tensors:
-    """Return what is known with some of the calibration inputs, by (n,) bool: their distances and scores."""
+    """Return the features with only some of the calibration inputs, by (n,) bool: their distances and scores."""
     names = [name.removesuffix(INPUTS).removesuffix(DISTANCES) for name in known if name.endswith((INPUTS, DISTANCES))]
     kept = {f"{each}{DISTANCES}": distances_kept(known, each)[rows] for each in names if f"{each}.whiten" in known}
     kept |= {name: each[rows] for name, each in known.items() if name.endswith((SCORES, NEAREST))}
@@ -289,7 +289,7 @@ def distances_kept(known: Tensors, stage: str) -> Tensor:
 
 
 def without_rows(kept: Tensors) -> Tensors:
-    """Return what a silo has kept without features of training inputs, and so without novelty."""
+    """Return the kept tensors of a silo without features of training inputs, and so without novelty."""
     return {name: each for name, each in kept.items() if not name.endswith((ROWS, NEAREST))}
 
 

@@ -82,7 +82,7 @@ def no_histograms(histograms: Tensors, most: float) -> str:
 
 
 def apart(name: str, by_row: Tensor) -> Tensors:
-    """Split histograms by row into those of all inputs and those of subgroups; in each part, an input counts once."""
+    """Split histograms by row into histograms of all inputs and of subgroups; in each part, an input counts once."""
     return {name: by_row[0], f"{name} of subgroups": by_row[1:]}
 
 

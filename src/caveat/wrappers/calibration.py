@@ -1,8 +1,8 @@
 """Calibration of any method after training: temperature scaling, and prediction sets with a guaranteed coverage.
 
-Temperature scaling: Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The global temperature is that of
-the silos' pooled validation splits, from sums that add up over silos. A silo's own temperature fits its own split,
-shrunk towards the global one the less silos differ, which the same sums determine (`caveat.uncertainty.temperature`).
+Temperature scaling: Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The global temperature fits the
+silos' pooled validation splits, from sums that add up over silos. A silo's own temperature fits its own split, shrunk
+towards the global one the less silos differ, which the same sums determine (`caveat.uncertainty.temperature`).
 
 Prediction sets: a silo with enough calibration inputs keeps the exact quantile of the surprise of its calibration
 labels, so its sets contain the true class of its own inputs with the guaranteed coverage. All other silos send
@@ -19,7 +19,7 @@ frequencies from n training labels of C classes: their total variation distance,
 average.
 
 A bias per class for each silo, in addition to its temperature: the silo fits it to its own validation split, shrunk
-towards 0 the less silos differ, which is estimated from sums that are sent together with those for the temperature
+towards 0 the less silos differ, which is estimated from sums that are sent together with the sums for the temperature
 (`caveat.uncertainty.class_bias`). It changes labels.
 """
 
@@ -237,7 +237,8 @@ class Conformal(Wrapper):
         return replace(decided, sets=sets.prediction_sets(mean_probs(answers), decided.label, limit))
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
-        """Return the largest surprise in a set, one or (N, 1): the silo's quantile, or that of silos without one."""
+        """Return the largest surprise in a set, one or (N, 1): the silo's quantile, or the quantile of all silos
+        without their own."""
         by = kept if "limit" in kept else agreed
         if not self.subgroups:
             return by["limit"]

@@ -124,7 +124,7 @@ class Switched(Wrapper):
         """Return (N,) whether an answer is within its threshold, ties included, and has no alarm; NaN is not within.
 
         An input for which the local model raises an alarm is passed to the global model. So only the last model
-        abstains for alarms, and the rate of false alarms is that of one model.
+        abstains because of alarms, and the rate of false alarms is the same as with one model.
         """
         group = state.get("decision", {}) if whose is Decision.LOCAL else down["decision"]
         # A silo that missed the round has no threshold, and asks the global model.

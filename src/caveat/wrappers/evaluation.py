@@ -119,8 +119,8 @@ def unmeasured(context: SiloContext) -> SiloContext:
 
 
 def measured(decided: Prediction, answers: Answers, y: Tensor) -> Payload:
-    """Return the sums of a prediction; if it is a choice between two answers, also those of each and, for classes, of
-    the choice."""
+    """Return the sums of a prediction; if it is a choice between two answers, also the sums of each answer and, for
+    classes, of the choice."""
     if len(answers) == 1:
         return {"sums": measure(decided, y)}
     each = {whose.name.lower(): measure(answer, y) for whose, answer in answers.items()}

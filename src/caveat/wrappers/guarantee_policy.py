@@ -7,8 +7,8 @@ split how many inputs each limit of a grid would answer, and how many wrongly. T
 
 Which silos a guarantee covers depends only on `guarantee_scope` and on numbers of calibration inputs, before any label
 is used. A silo has its own guarantee, tested at the silo on its own counts, which need not leave it; or the guarantee
-of its domain, or that of the federation. Everything that decisions depend on is fixed before the calibration split is
-used, so the tests are valid.
+of its domain; or the guarantee of the federation. Everything that decisions depend on is fixed before the calibration
+split is used, so the tests are valid.
 
 With subgroups of inputs (`caveat.uncertainty.subgroups`), a group of silos has a limit for all of its inputs together,
 which applies to inputs without a subgroup, and one for each pool of subgroups. A silo sends its numbers of calibration

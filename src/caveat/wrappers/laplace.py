@@ -1,9 +1,9 @@
 """The Laplace approximation of the last layer, an uncertainty estimator for any method with softmax outputs.
 
 The posterior of the last linear layer (`caveat.uncertainty.laplace`) is computed from Kronecker factors of its
-curvature, which are sums over training inputs. Silos send them in one round after training, so the posterior is that of
-all silos' pooled training inputs. A layer that is not shared has the silo's own curvature and posterior, which stay at
-the silo. With clipping and noise, which would hide the sums, this holds for every layer.
+curvature, which are sums over training inputs. Silos send them in one round after training, so the posterior is based
+on all silos' pooled training inputs. A layer that is not shared has the silo's own curvature and posterior, which stay
+at the silo. With clipping and noise, which would hide the sums, this holds for every layer.
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,11 @@
-"""Alarms at silos with too few calibration inputs for alarms of their own: ranks among those of all such silos.
+"""Alarms at silos with too few calibration inputs for their own alarms: ranks among the calibration inputs of all such
+silos.
 
 With n calibration inputs no p-value is below 1 / (n + 1), so a silo with fewer than 19 raises no alarm at 5 %. Such
 silos send histograms of the scores of their calibration inputs, which add up, and rank a new input among all N of them.
-What they have is the federation's promise: of inputs of these silos together, mixed as their calibration inputs are, an
-expected share of at most the false alarm rate raises an alarm; at a silo unlike the others it may be more. Only the
-number of calibration inputs decides which promise a silo has.
+These silos have a joint guarantee: among the inputs of these silos together, in the proportions of their calibration
+inputs, an expected share of at most the false alarm rate raises an alarm; at a silo unlike the others, the share may be
+larger. Only the number of calibration inputs decides which guarantee a silo has.
 
 For N inputs of the mixture, a p-value is at most r / (N + 1) with a probability of at most r / (N + 1). But silos have
 fixed numbers of inputs. For r = 1 the bound still holds, because the largest score tends to be larger then: a product
@@ -12,9 +13,9 @@ of the silos' distribution functions is at most their weighted mean to the power
 is checked by simulation (`tests/wrappers/test_pooled_alarms.py`).
 
 No score may depend on the calibration inputs themselves. So a silo measures distances with densities of its own
-training inputs, in units of those of its training and validation inputs. No further round is needed. A silo without
-features of training inputs (`caveat.wrappers.alarms.without_rows`) has no novelty, and ranks typicality as if it were
-0: its alarms are rarer.
+training inputs, in units from its training and validation inputs. No further round is needed. A silo without features
+of training inputs (`caveat.wrappers.alarms.without_rows`) has no novelty, and ranks typicality as if it were 0: its
+alarms are rarer.
 """
 
 from dataclasses import dataclass, replace
@@ -44,10 +45,10 @@ FOLDS = 20
 
 @dataclass(frozen=True)
 class PooledAlarms(Familiar):
-    """The base, with p-values also at silos with too few calibration inputs for low ones of their own."""
+    """The base, with low p-values also at silos with too few calibration inputs for their own low p-values."""
 
     def few(self, context: SiloContext) -> bool:
-        """Return whether a silo has too few calibration inputs for alarms of its own."""
+        """Return whether a silo has too few calibration inputs for its own alarms."""
         rate = self.false_alarm_rate
         return rate > 0 and len(context.calibration) < familiarity.least(rate)
 
@@ -70,9 +71,9 @@ class PooledAlarms(Familiar):
     def describe_alone(self, down: Payload, state: State, context: SiloContext, kept: Tensors) -> Tensors:
         """Return densities of a silo's training inputs, and the units of distances and uncertainties.
 
-        Units of distances are those of training inputs by densities without them, since an input is near the density
-        that it was counted in. Units of uncertainties and of distances to the nearest row, one of another fold, are
-        also those of validation inputs, which no model has learnt.
+        The units of distances come from training inputs, with densities that exclude these inputs, because an input is
+        near a density that includes it. The units of uncertainties and of distances to the nearest row (of another
+        fold) also use validation inputs, on which no model was trained.
         """
         some = context.train.part(torch.arange(min(len(context.train), PART)))
         answers, numbers, _ = self.observed(down, state, context, some.x)

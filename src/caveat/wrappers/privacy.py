@@ -232,7 +232,7 @@ def epsilon(noise: float, rounds_replies: Sequence[int], silos: int, delta: floa
     """Return epsilon of a silo against parties that see only sums: users of the model, and the other silos.
 
     `rounds_replies` are the numbers of replies, the silo's own included, in each training round that the silo took part
-    in; `noise` and `silos` are those of `Private`, `delta` is between 0 and 1. Another silo knows its own noise, so
+    in; `noise` and `silos` are as in `Private`, and `delta` is between 0 and 1. Another silo knows its own noise, so
     with m replies only the noise of m - 1 protects. Infinite if a round had no noise, 0 without rounds. Raises
     ConfigurationError for a delta out of range, and if `dp-accounting` is not installed.
     """
@@ -304,8 +304,8 @@ class Privacy:
                 )
 
     def around(self, method: Method, shares: int) -> Method:
-        """Return the method with clipping and noise, of which `shares` silos have all. Raises ConfigurationError for an
-        incompatible method."""
+        """Return the method with clipping and noise; the noise of `shares` silos adds up to the noise multiplier.
+        Raises ConfigurationError for an incompatible method."""
         return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, shares)
 
     def shares(self, silos: int, least: int) -> int:
@@ -327,9 +327,9 @@ class Privacy:
 
         "epsilon" is against parties that see only sums, the maximum over silos. "epsilon_server" is against a server
         that sees each update, including late ones, for a silo that took part in every training round; with noise in
-        sums, against a server that sees only sums and has at most one of the silos on its side. null is infinite:
-        some round had no noise. Both are silo-level; "row" has the record-level ones, because changing one row of a
-        silo can move a clipped update by twice the clip norm. All other messages are not covered.
+        sums, against a server that sees only sums and colludes with at most one of the silos. null is infinite: some
+        round had no noise. Both are silo-level; "row" has the record-level ones, because changing one row of a silo can
+        move a clipped update by twice the clip norm. All other messages are not covered.
         """
         trained, other = list[SentMessage](), set[str]()
         for message in messages:

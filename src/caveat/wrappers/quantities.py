@@ -1,9 +1,9 @@
 """Quantities: predictions over bars, and conformal intervals of each silo.
 
-A method predicts probabilities of bars as it predicts those of classes. `Valued` adds what the bars mean. `Intervals`
-has the same rounds as prediction sets: a silo with enough calibration inputs keeps the exact quantile of the
-nonconformity of its calibration targets, so its intervals contain the targets of its own inputs with the guaranteed
-coverage. All other silos send histograms, and the quantile of their sum covers the mixture of these silos.
+A method predicts probabilities of bars in the same way as probabilities of classes. `Valued` adds the values of the
+bars. `Intervals` has the same rounds as prediction sets: a silo with enough calibration inputs keeps the exact quantile
+of the nonconformity of its calibration targets, so its intervals contain the targets of its own inputs with the
+guaranteed coverage. All other silos send histograms, and the quantile of their sum covers the mixture of these silos.
 """
 
 from collections.abc import Iterable

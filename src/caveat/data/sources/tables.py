@@ -246,9 +246,9 @@ def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
 def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = "") -> Array:
     """Return the rows of a sheet as raw rows of a table; other columns are ignored.
 
-    Its format is that of the training file with this name, or else that of the silo's files. A category that the table
-    lacks gets the code after the last, and one that the data dictionary does not allow the code after that. Numbers are
-    not compared with the dictionary.
+    The sheet is read in the format of the training file with this name, or else in the format of the silo's files. A
+    category that the table lacks gets the code after the last, and one that the data dictionary does not allow the code
+    after that. Numbers are not compared with the dictionary.
     """
     csv_format = csv_format.of(sheet.path.stem, silo)
     path, sheet = sheet.path, declared_rows(sheet, csv_format)

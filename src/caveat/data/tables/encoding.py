@@ -214,7 +214,8 @@ class Encoder:
         return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
     def limits(self, silo: str) -> dict[int, Limit]:
-        """Return what the data dictionary allows by the place of a column; all values in other columns."""
+        """Return the values that the data dictionary allows, by the position of a column; other columns allow all
+        values."""
         declared = self.csv_format.of(silo).declared
         own = {column.name: column.outside for column in declared.rename_columns}
         rules = {rule.name: rule for rule in declared.dictionary}

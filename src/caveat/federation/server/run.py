@@ -220,7 +220,7 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Raise ConfigurationError, naming the keys, for a configuration that differs from that of the run."""
+    """Raise ConfigurationError, naming the keys, for a configuration that differs from the run's."""
     if found := differing(run_file(folder).spec, config):
         raise ConfigurationError(
             f"{folder} has a different configuration: {found}; `caveat resume {folder} --project DIR` continues it "

@@ -46,7 +46,7 @@ def rearranged_by(state: Path, settings: DataSettings, key: bytes) -> Rearrange 
 
 
 def hold_out(state: Path, settings: DataSettings, pool: Pool, splits: Splits, key: bytes) -> None:
-    """Record the rows of the test and calibration splits, in addition to those of earlier federations."""
+    """Record the rows of the test and calibration splits, in addition to the rows from earlier federations."""
     columns, target = tuple(sorted(column.name for column in pool.table)), settings.target or ""
     known = _read(state, key)
     entries = {(each.target, tuple(each.columns)): each for each in (known.rows if known is not None else ())}

@@ -21,7 +21,7 @@ SESSION, PEERS = "secure.json", "peers.json"
 
 @dataclass(frozen=True)
 class SignedName:
-    """A silo's name and key, and the keys by which it knows others.
+    """A silo's name and key, and the keys of the other silos.
 
     With a folder `peers`, only silos with a NAME.pub in it are known. Otherwise the first key of a name is stored in
     `pins`, and reported, and another one is refused later.
@@ -110,8 +110,8 @@ class SecureFolder:
         return {"answer": silo.open(slot, survivors, given).to_text()}
 
     def masked(self, order: Order, request: bytes, update: Update, weight: int, shares: int = 0) -> Update:
-        """Return an update as it leaves the silo. Raises SecureRefused without a slot to mask it, and if it takes the
-        noise of `shares` other silos, but a sum may be over fewer."""
+        """Return an update as it leaves the silo. Raises SecureRefused if there is no slot to mask it, and if its
+        protection needs the noise of `shares` other silos, but a sum may include fewer."""
         slot = Slot.of_text(order.secure)
         silo = self._session(slot.number)
         silo.check_noise(shares)

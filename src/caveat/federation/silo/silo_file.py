@@ -77,7 +77,8 @@ class Limits:
         return cls(**table | ({"methods": tuple(table["methods"])} if "methods" in table else {}))
 
     def check_begin(self, silo: SiloId, terms: Terms, state: Path) -> None:
-        """Raise BeyondLimits if all rounds of a federation, added to those of others, exceed a limit."""
+        """Raise BeyondLimits if all rounds of a federation, added to the rounds of other federations, exceed a
+        limit."""
         methods = (terms.config.method.name, *terms.config.baselines)
         self._check_methods(silo, methods)
         if self.counts:

@@ -53,7 +53,8 @@ class SiloFigures(Record):
 
 
 class MajorityRecord(Record):
-    """The most frequent class of each silo's training data as the prediction of its test inputs, beside a run's."""
+    """The most frequent class of each silo's training data as the prediction of its test inputs, compared with a
+    run."""
 
     accuracy: float
     """Its mean over silos."""
@@ -141,7 +142,7 @@ class MeasureTable(Record):
 
 
 class ContrastRecord(IntervalRecord):
-    """The result of a contrast that was fixed before the table was made: a metric of `a` minus that of `b`."""
+    """The result of a contrast that was fixed before the table was made: a metric of `a` minus the metric of `b`."""
 
     claim: str
     a: str

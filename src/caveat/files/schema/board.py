@@ -1,4 +1,5 @@
-"""What a cell of the leaderboard holds: one method trained on one federation with one seed, asked in several ways."""
+"""The record of a cell of the leaderboard: one method, trained on one federation with one seed and evaluated with
+several sources of uncertainty."""
 
 from typing import Any, ClassVar
 
@@ -7,7 +8,7 @@ from .record import Figure, File, Record, Share, Size
 
 
 class AlarmShares(Record):
-    """Shares of a silo's inputs of one kind with an alarm, by its reason."""
+    """Shares of a silo's inputs of one kind that raise an alarm, by the reason of the alarm."""
 
     unfamiliar: Share
     novel: Share
@@ -20,7 +21,7 @@ class AlarmShares(Record):
 
 
 class KeptPromise(Record):
-    """A silo's test inputs under policy "guaranteed", which the board's other figures ignore."""
+    """The errors on a silo's test inputs under the policy "guaranteed", which no other metric of the board uses."""
 
     promised: Share
     """The largest share of errors among answered inputs."""
@@ -29,7 +30,7 @@ class KeptPromise(Record):
 
 
 class CellSilo(Record):
-    """Figures of a silo's test inputs, with the model that the silo answers with."""
+    """Metrics of a silo's test inputs, with the model that answers at the silo."""
 
     n: int
     accuracy: Share
@@ -43,14 +44,15 @@ class CellSilo(Record):
 
 
 class CellEce(Record):
-    """The calibration error of the test inputs of all silos, and the 95 % quantile of a calibrated model's."""
+    """The calibration error over the test inputs of all silos, and the 95 % quantile of this error for a calibrated
+    model."""
 
     value: Share
     chance95: Share
 
 
 class CellSource(Record):
-    """What one source of uncertainty gives, and what it costs."""
+    """The metrics and the cost of one source of uncertainty."""
 
     silos: dict[str, CellSilo]
     ece: CellEce
@@ -62,7 +64,7 @@ class CellSource(Record):
 
 
 class BoardCell(File):
-    """`cells/FEDERATION.METHOD.SEED.json`. The same cell made again has the same content, but for `seconds`."""
+    """`cells/FEDERATION.METHOD.SEED.json`. If the same cell is made again, only `seconds` differs."""
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"failed", "inputs"})

@@ -1,6 +1,6 @@
 """The descriptions of a run: `run.json`, `started.json`, `join.json`, `preparation.json`, `model/model.json`.
 
-Also the files of a federation: `federation.json` of the server, and those of a silo's state.
+Also the files of a federation: `federation.json` of the server, and the files of a silo's state.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -39,7 +39,8 @@ class CodeFingerprint(Record):
 
 
 class RunFile(File):
-    """`run.json`. `spec` has the keys of a configuration; under `method` also those of `[training]` and `rounds`."""
+    """`run.json`. `spec` has the keys of a configuration; under `method`, it also has the keys of `[training]` and
+    `rounds`."""
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"given", "data", "code", "init_model", "rounds"})
@@ -316,7 +317,7 @@ class SecureKept(File):
 
 
 class PeersFile(File):
-    """`peers.json` of a silo in a federation: the keys by which it knows the other silos."""
+    """`peers.json` of a silo in a federation: the stored keys of the other silos."""
 
     keys: dict[str, str] = {}  # fingerprints as of `ssh-keygen -lf`
 
