@@ -248,6 +248,10 @@ def test_calibration_errors_are_counted_in_whole_tests() -> None:
 def test_so_few_inputs_that_nothing_would_show_do_not_hold() -> None:
     found = calibration([of_silos((20, 0.9, 0.85))] * 3)
     assert (found.verdict, found.measured["p"] > 0.5) == ("cannot say", True)
+    inputs, needed = found.measured["inputs"], found.measured["inputs_needed"]
+    assert (inputs, needed) == (20, 320)
+    assert calibration([of_silos((needed, 0.9, 0.9))] * 3).verdict == "holds"
+    assert calibration([of_silos((needed // 4, 0.9, 0.9))] * 3).verdict == "cannot say"
     assert "confidences may be off by 0.05" in found.sentence
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from caveat.core.text import MINUS, apart
 from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
-from caveat.html.audit import _growth, findings_figure, next_steps, sentence, verdicts
+from caveat.html.audit import _growth, command, findings_figure, next_steps, seeds_to_decide, sentence, verdicts
+from caveat.uncertainty.statistical_tests import seeds_needed
 
 FALLS = Finding(
     "epistemic and data", "it falls", "holds", "", {"exponent": {"mean": -1, "low": -1.2, "high": -0.8}, "limit": -0.25}
@@ -38,11 +39,26 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
 def test_chart_and_verdicts_name_a_promise_equally() -> None:
     figure = findings_figure([FALLS, REVERSED])
     assert figure is not None
-    for finding, word in ((FALLS, "Yes."), (REVERSED, "No.")):
+    told = ("exponent of n -1.00 (-1.20 to -0.80), limit -0.25.", "rank correlation 0.95 (0.92 to 1.00), limit 0.9.")
+    for finding, word, short in zip((FALLS, REVERSED), ("yes", "no"), told, strict=True):
         name = finding.name.capitalize()
-        assert f"{name}: {word.lower().rstrip('.')}" in figure.drawing
+        assert f"{name}: {word}" in figure.drawing
         (line,) = verdicts([finding])
-        assert line.text.startswith(f"<b>{name}: {finding.claim}? {word}</b>")
+        claim = finding.claim.capitalize()
+        assert line.text == f"<b>{name}: {word}.</b> {claim}: {short}".replace("-", MINUS)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "p", "seeds", "told"),
+    [("holds", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is ruled out."),
+     ("cannot say", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is not ruled out."),
+     ("does not hold", 0.01, 3, "errors above those by chance (p = 0.010)."),
+     ("cannot say", 0.01, 1, "errors above those by chance (p = 0.010); one seed does not decide.")],
+)  # fmt: skip
+def test_confidence_is_said_in_a_line(verdict: Verdict, p: float, seeds: int, told: str) -> None:
+    measured = {"p": p, "above_chance": [1] * seeds, "limit": 0.05}
+    (line,) = verdicts([Finding("confidence", "it is calibrated", verdict, "", measured)])
+    assert line.text.replace("\N{NO-BREAK SPACE}", " ").endswith(f"</b> It is calibrated: {told}")
 
 
 def test_promises_are_counted_by_verdict_without_those_that_do_not_apply() -> None:
@@ -52,23 +68,32 @@ def test_promises_are_counted_by_verdict_without_those_that_do_not_apply() -> No
     )
 
 
-def advice(*findings: Finding, warning: str | None = None, command: str = "caveat audit c.toml") -> list[str]:
+def audit(*findings: Finding, warning: str | None = None, command: str = "caveat audit c.toml") -> AuditFile:
     accuracy = AccuracyRecord(mean=0.9, by_chance=0.5, error=0.1, at_chance=bool(warning), warning=warning)
     known = {"accuracy": accuracy, "findings": list(findings), "command": command}
-    return next_steps(AuditFile.model_construct(seeds=[0, 1], runs=[], **known))
+    return AuditFile.model_construct(seeds=[0, 1], runs=[], **known)
+
+
+def advice(*findings: Finding, warning: str | None = None) -> list[str]:
+    return next_steps(audit(*findings, warning=warning))
 
 
 def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert advice(FALLS) == ["Use these uncertainties as their names say, on data like these."]
     unknown = Finding("confidence", "it is calibrated", "cannot say", "", {})
-    assert advice(FALLS, unknown) == [f"Until then, rely only on what holds: {FALLS.name}."]
+    assert advice(FALLS, unknown) == [f"Rely only on what holds: {FALLS.claim}."]
     open_ = replace(FALLS, verdict="cannot say")
-    more, not_yet = advice(open_, unknown)
-    assert more.startswith("Repeat the command under Settings with more seeds (--seeds 0,1,2,3)")
-    assert advice(open_, command="")[0].startswith("Repeat the audit with seeds 0,1,2,3 to decide")
+    not_yet, more = advice(open_, unknown)
+    assert not_yet == "Do not rely on these uncertainties yet."
+    assert more == f"Repeat with about 5 seeds to decide: {open_.name}."
+    assert command(audit(open_)) == "caveat audit c.toml --seeds 0,1,2,3,4"
+    assert command(audit(open_, command="")) == command(audit(FALLS)) == ""
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
-    assert inputs == "Repeat with more test inputs, not with more seeds, to decide what is open: confidence."
-    assert not_yet == "Do not rely on what is open."
+    assert inputs == "Repeat with more test inputs (larger test splits), not with more seeds, to decide: confidence."
+    _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05, "inputs": 288, "inputs_needed": 1152}))
+    assert inputs.startswith("Repeat with about 1,152 test inputs instead of 288 (larger test splits), not")
+    near = replace(open_, measured={"exponent": {"mean": -0.3, "low": -0.6, "high": 0.0}, "limit": -0.25})
+    assert seeds_to_decide(audit(near)) == seeds_needed(0.05, 0.3, 2)
     (step,) = advice(open_, warning="These models have not learned.")
     assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing
 
@@ -85,9 +110,9 @@ def test_no_advice_claims_more_than_the_findings_hold(seed: int) -> None:
     assert ("Use these" in said) == (verdicts <= {"holds", "does not apply"} and "Train for more" not in said)
     for each in found:
         assert (f"Do not rely on it: {each.claim}." in said) == (each.verdict == "does not hold")
-        repeated, _, relied = said.partition("Until then, rely only on what holds: ")
+        relied, _, repeated = said.partition("Rely only on what holds: ")[2].partition(". Repeat")
         assert each.name not in repeated or each.verdict == "cannot say"
-        assert each.name not in relied or each.verdict == "holds"
+        assert each.claim not in relied.split("; ") or each.verdict == "holds"
 
 
 def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:

@@ -180,13 +180,17 @@ def audit(
         from ..config import find, load
         from ..runs.progress import on_terminal
         from ..runs.user_code import import_named
+        from ..terminal.results import audit_conclusion
 
         settings = load(config, sets or ())
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
         reporter.audit = folder
         import_named(settings)
         command = shlex.join(["caveat", *sys.argv[1:]])
-        console.show(audit_configured(settings, folder, seeds, fractions, workers, on_terminal(quiet), command))
+        found = audit_configured(settings, folder, seeds, fractions, workers, on_terminal(quiet), command)
+        console.show(found)
+        for line in audit_conclusion(found.file):
+            typer.echo(line)
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 
 

@@ -3,13 +3,16 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from markupsafe import Markup
 
-from ..core.text import apart, initial, joined, more_seeds, percent, plural, power_tick, tick
+from ..core.text import apart, equation, initial, joined, more_seeds, percent, plural, power_tick, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
+from ..uncertainty.statistical_tests import MOST_SEEDS, seeds_needed
 from . import templates
+from .commands import changed
 from .diagrams import Dot, dot_plot, dots, lay_out, named, rank_plane
 from .svg import Axes, Chart, Line, draw, group, key, line, plot, rect, strokes, text, ticks, written
 from .templates import Statement, Table, column, table
@@ -88,6 +91,7 @@ def render(audit: AuditFile) -> str:
         audit=audit,
         sentence=sentence(audit.findings),
         steps=next_steps(audit),
+        command=command(audit),
         verdicts_of=verdicts(audit.findings),
         estimates=findings_figure(audit.findings),
         sweep=sweep_table(audit.runs),
@@ -100,9 +104,9 @@ def render(audit: AuditFile) -> str:
 
 
 _KINDS = {
-    "does not hold": ("bad", "No.", "does not hold", "do not hold"),
-    "cannot say": ("open", "Open.", "is open", "are open"),
-    "holds": ("good", "Yes.", "holds", "hold"),
+    "does not hold": ("bad", "no", "does not hold", "do not hold"),
+    "cannot say": ("unknown", "open", "is open", "are open"),
+    "holds": ("good", "yes", "holds", "hold"),
 }
 """The mark, the word, the singular and the plural of each verdict on the page."""
 
@@ -115,15 +119,30 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 
 def verdicts(findings: Sequence[Finding]) -> list[Statement]:
-    """Return every promise with its verdict and what was found, those that do not hold first."""
-    text = Markup("<b>{}: {}? {}</b> {}")
-    return [Statement(_KINDS[each.verdict][0], text.format(initial(each.name), each.claim,
-                       _KINDS[each.verdict][1], each.sentence))
+    """Return every promise with its verdict and the number that decides, those that do not hold first."""
+    text = Markup("<b>{}: {}.</b> {}: {}")
+    return [Statement(_KINDS[each.verdict][0], text.format(initial(each.name), _KINDS[each.verdict][1],
+                       initial(each.claim), _shortly(each)))
              for verdict in _KINDS for each in findings if each.verdict == verdict]  # fmt: skip
 
 
-_DECIDING = ("partial", "exponent", "rank_correlation")
-"""Keys of the measurement that a finding's limit is about, the first one that it has."""
+def _shortly(finding: Finding) -> str:
+    """Return what was found in a line, or the sentence of a finding without numbers that decide."""
+    if dot := _estimate(finding):
+        return f"{next(told for key, told in _DECIDING.items() if key in finding.measured)} {_numbers(finding, dot)}."
+    if "p" not in finding.measured:
+        return finding.sentence
+    chance = finding.measured["p"] >= _LEVEL
+    told = f"errors {'as' if chance else 'above those'} by chance ({equation(finding.measured['p'])})"
+    if len(finding.measured["above_chance"]) < 2:
+        return f"{told}; one seed does not decide."
+    ruled = f"; {finding.measured['limit']} more is {'not ' * (finding.verdict != 'holds')}ruled out"
+    return f"{told}{ruled * chance}."
+
+
+_LEVEL = 0.05
+_DECIDING = {"partial": "partial correlation", "exponent": "exponent of n", "rank_correlation": "rank correlation"}
+"""Keys and names of the measurement that a finding's limit is about, the first one that it has."""
 
 
 def _estimate(finding: Finding) -> Dot | None:
@@ -136,26 +155,30 @@ def _estimate(finding: Finding) -> Dot | None:
         low, high = (None if end is None else min(max(end, -1.0), 1.0) for end in (low, high))
         if value < 0 and finding.name.startswith("aleatoric"):  # a reversed ranking is the same ranking
             value, low, high = -value, *(None if end is None else -end for end in (high, low))
-    limit = finding.measured["limit"]
-    (told,) = apart(value)
-    if low is not None and high is not None:
-        told += " ({} to {})".format(*apart(low, high, limit))
-    return Dot(value, low, high, f"{finding.name}: {told}, limit {tick(limit)}: {_word(finding)}")
+    return Dot(value, low, high)
 
 
-def _word(finding: Finding) -> str:
-    return _KINDS[finding.verdict][1].lower().rstrip(".")
+def _numbers(finding: Finding, dot: Dot) -> str:
+    """Return an estimate with its interval and limit."""
+    (told,), limit = apart(dot.value), finding.measured["limit"]
+    if dot.low is not None and dot.high is not None:
+        told += " ({} to {})".format(*apart(dot.low, dot.high, limit))
+    return f"{told}, limit {tick(limit)}"
 
 
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     """Return each estimate with its interval over seeds and the limit that decides; None without any."""
-    known = [(each, dot) for each in findings if (dot := _estimate(each))]
+    known = [
+        (each, replace(dot, note=f"{each.name}: {_numbers(each, dot)}: {_KINDS[each.verdict][1]}"))
+        for each in findings
+        if (dot := _estimate(each))
+    ]
     if not known:
         return None
     ends = [end for each, dot in known for end in (*dot.known, each.measured["limit"])]
     values = ticks(min(ends), max(ends), 6)
     shown = (values[0], values[-1])
-    rows = lay_out([(f"{initial(each.name)}: {_word(each)}", [""]) for each, _ in known], 24, shown)
+    rows = lay_out([(f"{initial(each.name)}: {_KINDS[each.verdict][1]}", [""]) for each, _ in known], 24, shown)
     drawn = []
     for (each, dot), y in zip(known, rows.at, strict=True):
         limit = rows.frame.x(each.measured["limit"])
@@ -167,10 +190,9 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
             group(dot.note, dots(rows.frame, 0, [(dot, y)], 4.2), class_="c1" if each in _broken(findings) else "c0"),
         ]
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(dot.note for _, dot in known)
-    about = "Marks are estimates, lines their 95 % intervals over seeds, vertical rules the limits. A claim holds if "
-    about += "the whole interval is in the gray area, and does not hold if all of it is outside. The scale is an "
-    about += "exponent of n or a rank correlation, of aleatoric uncertainty its absolute value. Confidence has a test "
-    about += "and no interval."
+    about = "Estimates with 95 % intervals over seeds. A claim holds if all of its interval is in the gray area, and "
+    about += "does not if all is outside. The scale is an exponent of n or a rank correlation, of aleatoric "
+    about += "uncertainty its absolute value."
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )
@@ -181,27 +203,45 @@ def _broken(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def next_steps(audit: AuditFile) -> list[str]:
-    """Return what to do with the findings: what not to use, and how to decide open questions."""
-    steps = ["Train for more rounds or with another training.lr, then repeat the audit."]
-    steps = steps if audit.accuracy.warning else []
-    steps += [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
+    """Return what to do with the findings: what to use, and how to decide open questions."""
+    steps = [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
     if any(each.measured.get("practically_zero") for each in audit.findings):
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
     steps += _growth(audit.runs)
+    if audit.accuracy.warning:
+        return ["Train for more rounds or with another training.lr, then repeat the audit.", *steps]
     unknown = [each for each in audit.findings if each.verdict == "cannot say"]
-    asked = [each.name for each in unknown if _estimate(each)]
-    if asked and not audit.accuracy.warning:
-        more = more_seeds(audit.seeds, 2 * len(audit.seeds))
-        known = f"the command under Settings with more seeds (--seeds {more})"
-        again = known if audit.command else f"the audit with seeds {more}"
-        steps.append(f"Repeat {again} to decide what is open: {'; '.join(asked)}.")
-    inputs = [each.name for each in unknown if each.name == "confidence" and "limit" in each.measured]
-    if inputs and not audit.accuracy.warning:
-        steps.append("Repeat with more test inputs, not with more seeds, to decide what is open: confidence.")
-    if unknown and not audit.accuracy.warning:
-        held = "; ".join(each.name for each in audit.findings if each.verdict == "holds")
-        steps.append(f"Until then, rely only on what holds: {held}." if held else "Do not rely on what is open.")
+    held = "; ".join(each.claim for each in audit.findings if each.verdict == "holds")
+    if unknown:
+        steps.append(f"Rely only on what holds: {held}." if held else "Do not rely on these uncertainties yet.")
+    inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
+    if inputs:
+        now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
+        size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
+        steps.append(f"Repeat with {size} (larger test splits), not with more seeds, to decide: confidence.")
+    if asked := [each.name for each in unknown if _estimate(each)]:
+        steps.append(f"Repeat with about {seeds_to_decide(audit)} seeds to decide: {'; '.join(asked)}.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
+
+
+def seeds_to_decide(audit: AuditFile) -> int:
+    """Return the number of seeds that would decide all open findings if they vary as they do, at most `MOST_SEEDS`."""
+    found = [_FEWEST]
+    for each in audit.findings:
+        if each.verdict == "cannot say" and (dot := _estimate(each)) and None not in (dot.low, dot.high):
+            half = max(dot.value - (dot.low or 0.0), (dot.high or 0.0) - dot.value)
+            found.append(seeds_needed(dot.value - each.measured["limit"], half, len(audit.seeds)) or MOST_SEEDS)
+    return max(*found, len(audit.seeds) + 1)
+
+
+_FEWEST = 5
+"""Fewest seeds of an audit that is repeated."""
+
+
+def command(audit: AuditFile) -> str:
+    """Return the audit's command with the seeds that would decide what is open; "" if nothing is, or without one."""
+    steps, more = " ".join(next_steps(audit)), more_seeds(audit.seeds, seeds_to_decide(audit))
+    return changed(audit.command, {"--seeds": more}) if audit.command and "seeds to decide" in steps else ""
 
 
 _GROWN = 2.0

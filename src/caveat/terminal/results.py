@@ -9,7 +9,8 @@ from rich.text import Text
 from ..core.errors import MissingError
 from ..core.text import decimal, duration, escaped, megabytes, named, percent, plain, times
 from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
-from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
+from ..files.schema import AuditFile, ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
+from ..html import audit
 from ..html.comparison import advice, budgets, wording
 from ..html.comparison import verdict as verdicts
 from ..html.run.classification import Ranged, judged, judged_together
@@ -282,6 +283,13 @@ def conclusion(record: Comparison) -> list[str]:
     lines += [*wording.contrast_sentences(record), *(each.step for each in steps)]
     again = advice.command(record, steps)
     return [escaped(_breaking(line)) for line in [*lines, *([f"  {again}"] if again else [])]]
+
+
+def audit_conclusion(found: AuditFile) -> list[str]:
+    """Return how many promises hold, and what to do, with its command."""
+    steps, again = audit.next_steps(found), audit.command(found)
+    lines = [audit.sentence(found.findings), *(f"→ {step}" for step in steps), *([f"  {again}"] if again else [])]
+    return [escaped(_breaking(line)) for line in lines]
 
 
 def _breaking(text: str) -> str:

@@ -109,7 +109,7 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
     that more than half of them stay below, times the number of seeds over that half. It is valid under any dependence
     and does not grow with the number of seeds.
     """
-    title, claim = CONFIDENCE, "of inputs predicted with probability p, a fraction p is predicted correctly"
+    title, claim = CONFIDENCE, "of inputs predicted with probability p, a fraction p is right"
     tested = [_tests(summary) for summary in summaries]
     if not all(tested):
         return Finding(title, claim, "cannot say", "A calibration error needs test labels that are classes.", {})
@@ -146,6 +146,9 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
         "silos": count, "above_chance": above, "probability_by_chance": by_seed, "p": p, "excess": excess.record,
         "excess_at_most": most if math.isfinite(most) else None, "limit": TOLERATED,
     }  # fmt: skip
+    if verdict == "cannot say" and len(tested) > 1:
+        inputs = round(sum(sum(silo.reliability.count) for silo in summaries[0].silos if silo.reliability))
+        measured |= {"inputs": inputs, "inputs_needed": _inputs_needed(summaries[0], excess, tested, inputs)}
     why = open_because(verdict, len(tested)) if len(tested) < 2 else ""
     return Finding(title, claim, verdict, sentence + why, measured)
 
@@ -176,31 +179,42 @@ def _tests(summary: Summary) -> dict[str, EceTest]:
     }
 
 
-def _upper(excess: Spread, tested: Sequence[dict[str, EceTest]]) -> float:
+def _upper(excess: Spread, tested: Sequence[dict[str, EceTest]], times: int = 1) -> float:
     """Return an upper bound of the excess over other seeds and test inputs, one-sided 95 %; infinite with one seed.
 
     The spread over seeds does not include the randomness of test inputs, which seeds share; the spread of a calibrated
     model's error by chance is added.
     """
     inputs = np.mean([math.sqrt(sum(test.deviation**2 for test in silos.values())) / len(silos) for silos in tested])
-    return excess.mean + math.hypot(excess.half, 1.645 * float(inputs))
+    return excess.mean + math.hypot(excess.half, 1.645 * float(inputs) / math.sqrt(times))
 
 
-def _rules_out(summary: Summary) -> bool:
+def _rules_out(summary: Summary, times: int = 1) -> bool:
     """Return whether the mean calibration error over silos is below 95 % of the errors of a model like this one whose
-    confidences are `TOLERATED` too high, which are simulated by resampling labels."""
+    confidences are `TOLERATED` too high, which are simulated by resampling labels. For several `times` as many test
+    inputs: whether this is so for half of the simulated errors of a calibrated model."""
     generator = np.random.default_rng(0)
     observed, drawn = [], []
     for silo in summary.silos:
         if silo.reliability is None or not any(silo.reliability.count):
             continue
-        count = np.array(silo.reliability.count)
-        confidence, correct = np.array(silo.reliability.confidence), np.array(silo.reliability.correct)
-        share = np.clip(confidence / np.maximum(count, 1) - TOLERATED, 0, 1)
-        redrawn = generator.binomial(count.astype(int), share, (REDRAWN, len(count)))
-        observed.append(np.abs(correct - confidence).sum() / count.sum())
+        count, confidence = times * np.array(silo.reliability.count), times * np.array(silo.reliability.confidence)
+        share, shape = confidence / np.maximum(count, 1), (REDRAWN, len(count))
+        redrawn = generator.binomial(count.astype(int), np.clip(share - TOLERATED, 0, 1), shape)
+        correct = np.array(silo.reliability.correct)
+        if times > 1:
+            correct = generator.binomial(count.astype(int), np.clip(share, 0, 1), shape)
+        observed.append(np.abs(correct - confidence).sum(-1) / count.sum())
         drawn.append(np.abs(redrawn - confidence).sum(1) / count.sum())
-    return bool(np.mean(observed) < np.quantile(np.mean(drawn, axis=0), 0.05))
+    return bool(np.median(np.mean(observed, axis=0)) < np.quantile(np.mean(drawn, axis=0), 0.05))
+
+
+def _inputs_needed(summary: Summary, excess: Spread, tested: Sequence[dict[str, EceTest]], inputs: int) -> int | None:
+    """Return a number of test inputs that would probably show that confidences like these hold, from one seed's
+    summary; None if even 32 times as many would not."""
+    more = (2**i for i in range(1, 6))
+    enough = (n for n in more if _upper(excess, tested, n) < TOLERATED and _rules_out(summary, n))
+    return next((n * inputs for n in enough), None)
 
 
 def _worst(tested: Sequence[dict[str, EceTest]]) -> str:

@@ -82,7 +82,7 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
     """Test whether an uncertainty decreases with more data. A row per share and seed: "seed", "n" (mean training
     examples of a silo), and the mean over test inputs of `name`."""
     called = CALLED.get(name, name)
-    title, claim = f"{name} and data", f"{called} comes from lack of data: it decreases with more data"
+    title, claim = f"{name} and data", f"{called} decreases with more data"
     seeds = dict.fromkeys(row["seed"] for row in rows)
     by_seed = [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["n"]) for seed in seeds]
     sizes = sorted({row["n"] for row in rows})
@@ -136,7 +136,7 @@ def _trend(slopes: Spread) -> str:
 def two_things(runs: Sequence[Observed]) -> Finding:
     """Test whether aleatoric and epistemic uncertainty rank a silo's test inputs differently, from one run per seed."""
     title = "aleatoric and epistemic"
-    claim = "aleatoric and epistemic uncertainty are different: one depends on the data, one on the model"
+    claim = "aleatoric and epistemic uncertainty rank inputs differently"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
     found = [observations.mean_of_known(_between(o, "aleatoric", o) for o in run.values()) for run in runs]
@@ -224,7 +224,7 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     """Test whether epistemic uncertainty predicts how much models of other seeds disagree, from one run per seed.
     Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution)."""
     title = "disagreement"
-    claim = "epistemic uncertainty is high on inputs on which retrained models disagree, at any ambiguity"
+    claim = "at equal ambiguity, epistemic uncertainty is high where models disagree"
     if silent(runs) or len(runs) < 2:
         reason = SILENT if silent(runs) else "One seed has no disagreement."
         return Finding(title, claim, "cannot say", reason, {})
