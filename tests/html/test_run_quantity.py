@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from fake_run import describe, write_json
 from html_page import Page
+from scipy.stats import ttest_1samp
 
 from caveat.files import read_run
 from caveat.files.schema import RoundRow, SiloRecord
 from caveat.html.run.page import render
-from caveat.html.run.quantity import _coverage
+from caveat.html.run.quantity_silos import _missed, judged
 
 
 @pytest.mark.parametrize("silos", [1, 10])
@@ -37,7 +38,7 @@ def test_a_low_coverage_is_flagged() -> None:
 def flag(coverage: float, silos: int) -> bool:
     test = {"interval_coverage": coverage}
     silo = SiloRecord.model_validate({"name": "a", "n_test": 500, "n_calibration": 50, "test": test})
-    return bool(_coverage(silo, 0.9, silos).flag)
+    return _missed(silo, 0.9, silos)
 
 
 def quantity_run(folder: Path, errors: list[float], alone: list[float], **more: Any) -> str:
@@ -72,7 +73,7 @@ def quantity_run(folder: Path, errors: list[float], alone: list[float], **more: 
 def test_the_first_screen_says_what_to_do(
     tmp_path: Path, errors: list[float], alone: list[float], said: str, unsaid: str
 ) -> None:
-    first = Page(quantity_run(tmp_path / "run", errors, alone)).text.partition("Metrics on test")[0]
+    first = Page(quantity_run(tmp_path / "run", errors, alone)).text.partition("Silos on their own")[0]
     assert said in first
     assert unsaid not in first
 
@@ -92,10 +93,43 @@ def test_two_silos_do_not_show_what_chance_explains(tmp_path: Path) -> None:
 
 def test_unbounded_intervals_have_a_line_to_the_edge_and_an_infinite_width(tmp_path: Path) -> None:
     text = quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
+    assert "48 of 50" in Page(text).text
     assert "95.0 % infinite" in Page(text).text
     (lines,) = re.findall(r'<path d="([^"]*)" class="whisker thin"', text)
-    ends = [end.split(",")[1] for end in re.split("[ML]", lines)[1:]]
-    assert (ends[0], ends[3]) == ("324", "24")  # the lower and the upper edge
+    ends = [float(end.split(",")[1]) for end in re.split("[ML]", lines)[1:]]
+    assert (ends[0], ends[3]) == (324, 24)  # the lower and the upper edge
+    assert all(24 < end < 324 for end in ends[1:3])  # what has an end is not clipped
+    assert text.count('<polygon points="') == 2  # an arrow for each interval without an end
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_verdicts_of_silos_follow_from_their_test_inputs(tmp_path: Path, seed: int) -> None:
+    """Only what the interval of the gain, and the coverage beyond chance, show is called better, worse or short."""
+    random = np.random.default_rng(seed)
+    quantity_run(tmp_path / "run", [5.0, 5.0], [5.0, 5.0])
+    content = json.loads((tmp_path / "run/summary.json").read_text())
+    observed = []
+    for each in content["silos"]:
+        y = random.uniform(0, 20, 50)
+        value = y + random.normal(0, random.choice([1.0, 6.0, 12.0]), 50)
+        each["test"] |= {"mae": float(np.abs(y - value).mean()), "reference_mae": float(np.abs(y - 10).mean())}
+        each["test"]["interval_coverage"] = float(random.choice([0.4, 0.86, 0.96]))
+        observed.append({"silo": each["name"], "observed": y.tolist(), "value": value.tolist()})
+    write_json(tmp_path / "run/summary.json", content)
+    write_json(tmp_path / "run/gallery.json", {"classes": [], "silos": [], "observed": observed})
+    run = read_run(tmp_path / "run")
+    for found, shown in zip(judged(run), observed, strict=True):
+        y, value = np.array(shown["observed"]), np.array(shown["value"])
+        ends = ttest_1samp(np.abs(y - value) - np.abs(y - 10), 0).confidence_interval(0.95)
+        assert found.gain is not None
+        assert (found.gain.low, found.gain.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
+        said = str(found.verdict.text)
+        assert ("better than without" in said and "not shown" not in said) == (ends.high < 0)
+        assert ("worse than without" in said) == (ends.low > 0)
+        share = found.silo.test.interval_coverage or 0.0
+        assert ("short, beyond chance" in said) == (share == 0.4)
+        assert ("4.0 points short" in said) == (share == 0.86)
+    assert render(run).count("points short)") <= 2
 
 
 def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
@@ -108,5 +142,7 @@ def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     write_json(tmp_path / "b/summary.json", content)
     page = Page(render(read_run(tmp_path / "b"))).text
     assert "little narrower" not in page
-    assert "Predictions are too low (silo silo 1, mean PIT 0.73 instead of 0.50), beyond chance." in page
+    told = "Predictions are too low at silo silo 1 (44 of 50 observed values are above their predicted median), beyond"
+    assert told in page
+    assert "Expect higher values than predicted at silo silo 1" in page
     assert "Run it again" in page

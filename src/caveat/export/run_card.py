@@ -21,7 +21,7 @@ from ..files import RunFolder, read_run, sum_of
 from ..files.schema import SiloRecord, Summary
 from ..html.run.classification import ALONE, Judged, judged, judged_together
 from ..html.run.guarantee import alone
-from ..html.run.quantity import is_time
+from ..html.run.quantity_silos import is_time
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run
 from ..uncertainty.statistical_tests import wilson

@@ -16,7 +16,7 @@ from ..html.comparison import verdict as verdicts
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.run.guarantee import subgroup_table
-from ..html.run.quantity import quantity_table
+from ..html.run.quantity_silos import quantity_table
 from ..html.run.silo_metrics import metric_column, of_models
 from ..html.run.trust import trust
 from ..html.templates import Table

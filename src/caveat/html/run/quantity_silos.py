@@ -1,0 +1,272 @@
+"""The silos of a run that predicts a quantity or a time: a verdict on each, and a table of all metrics."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import stdev
+
+from ...core.text import count, percent, signed, significant
+from ...files import RunFolder
+from ...files.schema import Metrics, SiloRecord
+from ...uncertainty.statistical_tests import beta_binomial_tail, normal_tail, student_quantile, wilson
+from ..diagrams import Dot, interval_cell
+from ..templates import Cell, Statement, Table, column, table, words, worst_first
+from .classification import ALONE
+from .guarantee import QUANTITY, TIME
+
+BRIEF = ("crps", "c_index", "integrated_brier")
+"""The metrics of other methods in the terminal, whose lines are short."""
+USELESS = 0.5
+"""Lower bounds are useless below this share of the lower quantile without inputs."""
+
+
+def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
+    """Return a table of the errors and intervals of each silo, beside those without inputs and other methods' errors;
+    None without metrics. A `brief` table has fewer columns of the latter."""
+    silos = run.silos
+    if not silos:
+        return None
+    tests, mean, times = [silo.test for silo in silos], run.mean, is_time(run)
+    figures = [each for each in (TIME if times else QUANTITY) if not brief or each[1] != "c_index_uno"]
+    between = "\n" if brief else " "
+    others = [each for each in figures if each[1] in BRIEF or not brief]
+
+    def numbers(name: str, of: Sequence[Metrics], last: Metrics) -> list[str]:
+        return [significant(getattr(each, name)) for each in (*of, last)]
+
+    columns = [words("silo", [*(silo.name for silo in silos), "mean"])]
+    if times:
+        columns.append(column("events", numbers("events", tests, Metrics()), "inputs whose event was observed"))
+    own = f"{run.title} " * bool(run.comparable and not brief)
+    columns += [column(f"{own}{head}", numbers(name, tests, mean), help) for head, name, help in figures]
+    for title, other in run.comparable.items():
+        theirs = {silo.name: silo.test for silo in other.silos}
+        found = [theirs.get(silo.name, Metrics()) for silo in silos]
+        columns += [
+            column(f"{title}{between}{head}", numbers(name, found, other.mean), help) for head, name, help in others
+        ]
+    target = run.summary.target if run.summary else None
+    declared, standardized = bool(target and target.declared), bool(target and target.standardized)
+    without = "uniform" if declared else "Kaplan-Meier" if times else "no inputs"
+    columns += [
+        column(f"{without}{between}{head}", numbers(f"reference_{name}", tests, mean))
+        for head, name, _ in others
+        if hasattr(mean, f"reference_{name}")
+    ]
+    if times and not brief:
+        values = [significant(test.d_calibration) for test in (*tests, run.summary.pooled if run.summary else mean)]
+        columns.append(column("D-calibration p", values, "test that predicted probabilities are uniform; last: pooled"))
+    wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals else None
+    covered = [_covered(silo, wanted, len(silos)) for silo in silos]
+    columns.append(column("coverage", [*covered, percent(mean.interval_coverage)], "inputs within their interval"))
+    columns.append(
+        column(
+            "width",
+            [""] * (len(silos) + 1) if times else widths((*tests, mean)),
+            "mean width of intervals, infinite if one of them is",
+        )
+    )
+    columns.append(column(f"lower{between}bound", numbers("interval_low", tests, mean), "mean lower bound of times"))
+    if any((silo.decisions or {}).get("abstain") for silo in silos):
+        shares = [percent(1 - (silo.decisions or {}).get("abstain", 0.0)) for silo in silos]
+        columns.append(column("answered", [*shares, percent(mean.coverage)]))
+    known = "Kaplan-Meier: the survival curve" if times else "No inputs: the distribution"
+    known = (
+        "Uniform: all of the declared data.range alike."
+        if declared
+        else f"{known} of all training targets{', standardized at each silo' * standardized}."
+    )
+    split = f"Metrics on {run.split} inputs, in the unit of the target. {known}"
+    promise = f" Intervals contain {percent(wanted)} or more, on average over calibration samples."
+    promise = promise if wanted and not times else ""
+    return table(columns, split + promise, [silo.name for silo in silos], footer=1)
+
+
+def is_time(run: RunFolder) -> bool:
+    """Return whether the run predicts a time to an event."""
+    return bool(run.summary and run.summary.target and run.summary.target.event)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A silo, with what its test inputs show."""
+
+    silo: SiloRecord
+    gain: Dot | None
+    """Mean absolute error less the error without inputs, with its 95 % interval over test inputs if this is known."""
+    wanted: float | None
+    """The guaranteed coverage of intervals."""
+    missed: bool
+    """Whether the coverage is too low, beyond chance."""
+    skew: str
+    """The direction in which predictions are off, beyond chance; empty if they are not."""
+
+    @property
+    def short(self) -> float:
+        """Points of coverage below the guarantee; at most 0 if none are missing."""
+        found = self.silo.test.interval_coverage
+        return 0.0 if found is None or self.wanted is None else 100 * (self.wanted - found)
+
+    @property
+    def covered(self) -> str:
+        """The number of test inputs in their intervals."""
+        found, n = self.silo.test.interval_coverage, self.silo.n_test
+        return percent(found) if found is None or not n else f"{round(found * n):,} of {n:,}"
+
+    @property
+    def beyond(self) -> str:
+        """How many observed values are on the side of their predicted median to which predictions are off."""
+        pit, half = self.silo.pit, len(self.silo.pit) // 2
+        part = pit[-half:] if self.skew == "low" else pit[:half]
+        where = "above" if self.skew == "low" else "below"
+        return f"{sum(part):.4g} of {sum(pit):.4g} observed values are {where} their predicted median"
+
+    @property
+    def verdict(self) -> Statement:
+        """The kind of the worst finding, and all findings in a few words."""
+        found = [self._of_error(), *([self._of_intervals()] if self.silo.test.interval_coverage is not None else [])]
+        found += [Statement("open", f"predictions are too {self.skew}")] if self.skew else []
+        known = worst_first(each for each in found if each)
+        return (
+            Statement(known[0].kind, "; ".join(str(each.text) for each in known)) if known else Statement("unknown", "")
+        )
+
+    def _of_error(self) -> Statement | None:
+        if self.gain is None:
+            return None
+        if self.gain.clear:
+            better = self.gain.value < 0
+            return Statement("good" if better else "bad", f"{'better' if better else 'worse'} than without inputs")
+        return Statement("unknown", "not shown to be better than without inputs")
+
+    def _of_intervals(self) -> Statement | None:
+        if self.wanted is None:
+            return None
+        if self.missed:
+            return Statement("bad", f"intervals are {self.short:.1f} points short, beyond chance")
+        if self.short > 0:
+            return Statement("unknown", f"intervals are {self.short:.1f} points short, by no more than chance explains")
+        return Statement("good", "intervals contain as many as guaranteed")
+
+
+def judged(run: RunFolder) -> list[Judged]:
+    """Return the silos with what their test inputs show."""
+    wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals and not is_time(run) else None
+    silos = len(run.silos)
+    return [
+        Judged(each, _gain(run, each), wanted, _missed(each, wanted, silos), _skew(each, silos)) for each in run.silos
+    ]
+
+
+def _gain(run: RunFolder, silo: SiloRecord) -> Dot | None:
+    """Return the difference in error to predictions without inputs. Its standard deviation is of the inputs with an
+    observed value in the gallery, which are spread evenly over all test inputs."""
+    own, known, target = silo.test.mae, silo.test.reference_mae, run.summary.target if run.summary else None
+    if own is None or known is None:
+        return None
+    shown = next((each for each in (run.gallery.observed if run.gallery else ()) if each.silo == silo.name), None)
+    if shown is None or target is None or target.standardized or not silo.n_test or len(shown.observed) < 3:
+        return Dot(own - known)
+    guess = reached(target.edges, target.shares, 0.5)
+    gaps = [abs(y - value) - abs(y - guess) for y, value in zip(shown.observed, shown.value, strict=True)]
+    half = student_quantile(0.975, len(gaps) - 1) * stdev(gaps) / math.sqrt(silo.n_test)
+    return Dot(own - known, own - known - half, own - known + half)
+
+
+def reached(edges: Sequence[float], shares: Sequence[float], level: float) -> float:
+    """Return the quantile of a distribution over bars."""
+    below = 0.0
+    for left, right, share in zip(edges, edges[1:], shares, strict=False):
+        if below + share >= level:
+            return left + (right - left) * (level - below) / share
+        below += share
+    return edges[-1]
+
+
+def _missed(silo: SiloRecord, wanted: float | None, silos: int) -> bool:
+    """Return whether the coverage is too low beyond chance at 5 % over all silos. Chance includes that of the
+    calibration inputs, as for false alarms."""
+    found, inputs, n = silo.test.interval_coverage, silo.n_test or 0, silo.n_calibration or 0
+    if found is None or wanted is None or not inputs:
+        return False
+    outside = math.floor((1 - wanted) * (n + 1) + 1e-9)
+    missed = round((1 - found) * inputs)
+    return outside > 0 and beta_binomial_tail(missed, inputs, outside, n + 1 - outside) < 0.05 / silos
+
+
+def _skew(silo: SiloRecord, silos: int) -> str:
+    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos: the mean of n
+    uniform probabilities has a standard deviation of sqrt(1 / (12 n))."""
+    n, bins = sum(silo.pit), len(silo.pit)
+    above = sum(count * (k + 0.5) / bins for k, count in enumerate(silo.pit)) / n - 0.5 if n else 0.0
+    if not n or 2 * silos * normal_tail(abs(above) * math.sqrt(12 * n)) >= 0.05:
+        return ""
+    return "low" if above > 0 else "high"
+
+
+def verdict_table(run: RunFolder) -> Table | None:
+    """Return a row per silo of a run that predicts a quantity: its error, its intervals, and a verdict."""
+    found = judged(run)
+    if not found:
+        return None
+    alone = run.comparable.get(ALONE)
+    theirs = {silo.name: silo.test.mae for silo in alone.silos} if alone else {}
+    tests, wanted, verdicts = [each.silo.test for each in found], found[0].wanted, [each.verdict for each in found]
+    low = min((wilson_of(each)[0] for each in found if each.silo.n_test), default=0.0)
+    columns = [
+        words("silo", [each.silo.name for each in found]),
+        column("inputs", [count(each.silo.n_test) for each in found], "test inputs"),
+        column("MAE", [significant(test.mae) for test in tests], "mean absolute error of medians"),
+        column("less than without inputs", [_less(each.gain) for each in found], "mean absolute error, 95 % interval"),
+        column("training alone", [significant(theirs.get(each.silo.name)) for each in found], "mean absolute error"),
+        column("in intervals", [each.covered for each in found], "test inputs within their interval"),
+        words("95 % interval", [_bar(each, 0.1 * math.floor(10 * low)) for each in found], "share within, up to 100 %"),
+        column("width", widths(tests), "mean width of intervals, infinite if one of them is"),
+        words("verdict", [_marked(each) for each in verdicts]),
+    ]
+    tick = f"; a tick marks the guaranteed {percent(wanted, 0)}" if wanted else ""
+    caption = f"Silos on their own {run.split} inputs, in the unit of the target{tick}."
+    return table(columns, caption, [each.silo.name for each in found])
+
+
+def _marked(found: Statement) -> Cell:
+    shown = found.kind in ("bad", "open")
+    return Cell(
+        f"{'' if shown else f'{found.mark} '}{found.text}", "test inputs show this beyond chance" if shown else ""
+    )
+
+
+def wilson_of(found: Judged) -> tuple[float, float]:
+    """Return the 95 % interval of a silo's coverage."""
+    n, share = found.silo.n_test or 0, found.silo.test.interval_coverage
+    return wilson(round(share * n), n) if n and share is not None else (0.0, 1.0)
+
+
+def _bar(found: Judged, low: float) -> str:
+    share, ends = found.silo.test.interval_coverage, wilson_of(found)
+    if share is None or not found.silo.n_test:
+        return ""
+    label = f"{found.silo.name}: {percent(share)}, {percent(ends[0])} to {percent(ends[1])}"
+    return interval_cell(Dot(share, *ends), (low, 1.0), found.wanted, label)
+
+
+def _less(gain: Dot | None) -> str:
+    if gain is None:
+        return ""
+    ends = () if gain.low is None or gain.high is None else (_signed(gain.low), _signed(gain.high))
+    return _signed(gain.value) + (" ({} to {})".format(*ends) if ends else "")
+
+
+def _signed(value: float) -> str:
+    return signed(significant(value))
+
+
+def widths(tests: Sequence[Metrics]) -> list[str]:
+    """Return the mean widths of intervals."""
+    return ["infinite" if each.interval_coverage is not None and each.interval_width is None else
+            significant(each.interval_width) for each in tests]  # fmt: skip
+
+
+def _covered(silo: SiloRecord, wanted: float | None, silos: int) -> Cell:
+    few = _missed(silo, wanted, silos)
+    return Cell(percent(silo.test.interval_coverage), "fewer than the guarantee allows, beyond chance" if few else "")
