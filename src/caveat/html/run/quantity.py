@@ -15,7 +15,7 @@ from .guarantee import subgroup_table
 from .incidents import failures
 from .overview import headline
 from .quantity_plots import pictures, probabilities, survival
-from .quantity_silos import Judged, is_time, judged, quantity_table, reached, verdict_table
+from .quantity_silos import JudgedValues, is_time, judged, quantity_table, reached, verdict_table
 from .rounds import cost_table, curves
 
 SHOWN = 12
@@ -100,7 +100,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
     return worst_first(lines)
 
 
-def _intervals(run: RunFolder, silos: Sequence[Judged], wanted: float) -> Statement:
+def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> Statement:
     """Return whether intervals contain as many test inputs as guaranteed, by how much they do not, and their width."""
     few = [f"{each.silo.name} ({each.covered}, {each.short:.1f} points short)" for each in silos if each.missed]
     share = run.mean.interval_coverage

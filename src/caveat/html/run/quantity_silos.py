@@ -88,7 +88,7 @@ def is_time(run: RunFolder) -> bool:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedValues:
     """A silo, with what its test inputs show."""
 
     silo: SiloRecord
@@ -149,12 +149,13 @@ class Judged:
         return Statement("good", "intervals contain as many as guaranteed")
 
 
-def judged(run: RunFolder) -> list[Judged]:
+def judged(run: RunFolder) -> list[JudgedValues]:
     """Return the silos with what their test inputs show."""
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals and not is_time(run) else None
     silos = len(run.silos)
     return [
-        Judged(each, _gain(run, each), wanted, _missed(each, wanted, silos), _skew(each, silos)) for each in run.silos
+        JudgedValues(each, _gain(run, each), wanted, _missed(each, wanted, silos), _skew(each, silos))
+        for each in run.silos
     ]
 
 
@@ -236,13 +237,13 @@ def _marked(found: Statement) -> Cell:
     )
 
 
-def wilson_of(found: Judged) -> tuple[float, float]:
+def wilson_of(found: JudgedValues) -> tuple[float, float]:
     """Return the 95 % interval of a silo's coverage."""
     n, share = found.silo.n_test or 0, found.silo.test.interval_coverage
     return wilson(round(share * n), n) if n and share is not None else (0.0, 1.0)
 
 
-def _bar(found: Judged, low: float) -> str:
+def _bar(found: JudgedValues, low: float) -> str:
     share, ends = found.silo.test.interval_coverage, wilson_of(found)
     if share is None or not found.silo.n_test:
         return ""
