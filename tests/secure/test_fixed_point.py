@@ -61,7 +61,7 @@ def test_the_order_of_silos_does_not_matter() -> None:
 
 @pytest.mark.parametrize("value", [2.0**31 / 4, -(2.0**31) / 4, float("inf"), float("nan")])
 def test_numbers_that_could_overflow_are_refused_by_name(value: float) -> None:
-    with pytest.raises(RunError, match="model/w has an entry that is not finite or too large") as caught:
+    with pytest.raises(RunError, match="model/w has an entry that is infinite, NaN or too large") as caught:
         encode({"model": {"w": torch.tensor([0.0, value], dtype=torch.float64)}}, 917, 4)
     assert "917" not in str(caught.value)  # nor any other number of the silo
 

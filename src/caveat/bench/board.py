@@ -34,7 +34,7 @@ CONFIDENCE = 0.9
 IMPROVED = ("nll", "augrc")
 """Figures that are shown as improvement over the reference, in percent."""
 Values = Mapping[str, Sequence[float]]
-"""By federation, a number per seed."""
+"""A number per seed, by federation."""
 
 
 class BoardEstimate(NamedTuple):
@@ -82,7 +82,7 @@ class CellFigures:
     augrc: float
     error_auroc: float
     alarms: Mapping[str, float]
-    """By kind of inputs, the share with an alarm."""
+    """Shares of inputs with an alarm, by kind of inputs."""
     beyond_chance: bool
     """Whether the calibration error is above the 95 % quantile of a calibrated model's."""
     answered: int
@@ -149,9 +149,9 @@ class BoardRow:
     """accuracy: points more than training alone; nll, augrc: percent better than the reference; new, far, near, own:
     percent of inputs with an alarm; time, traffic: multiples of the reference's; error_auroc: of errors, in percent."""
     improved: Mapping[str, Values]
-    """By figure, federation and seed, percent better than the reference."""
+    """Percent better than the reference, by figure, federation and seed."""
     wins: Mapping[str, tuple[int, int, int]]
-    """By figure, federations won, lost and undecided against the reference."""
+    """Federations won, lost and undecided against the reference, by figure."""
     flags: tuple[str, ...] = ()
     failed: int = 0
     """Cells that failed, which count as the worse of the trivial rows."""

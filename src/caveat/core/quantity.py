@@ -182,7 +182,7 @@ class Times(Quantity):
     predicts: ClassVar[str] = "time"
 
     event: str = "event"
-    """The column that says whether the event happened."""
+    """The column with 1 for an event, or 0 if the time is censored."""
     horizons: tuple[float, ...] = ()
     """Times at which predictions have a risk."""
 

@@ -345,7 +345,7 @@ class FederationInfo:
     positive: str | None = None
     """Positive class of two, for metrics; None: the second class, or there are more than two."""
     subgroups: tuple[str, ...] = ()
-    """Names of the subgroups of inputs that have guarantees of their own."""
+    """Names of the subgroups of inputs that have separate guarantees."""
     target: Quantity | None = None
     """The quantity to predict, whose bars are the classes; None if the target has classes."""
 

@@ -126,7 +126,7 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         if preparation.target is not None:
             event = getattr(preparation.target, "event", None)
             if event is not None and event not in sheet.columns:
-                raise DataError(f"{found}: no column {event!r}, which says whether the event happened")
+                raise DataError(f"{found}: no column {event!r} with 1 for an event, or 0 if it is censored")
             y = torch.from_numpy(column_values([sheet], names.get(target, target), csv_format, event))
             y = y if event is None else torch.stack([each.double() for each in observed(y)], 1)
         else:
@@ -141,7 +141,7 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         if isinstance(preparation.target, Times) and given.ndim == 1:
             event = name.replace("y", preparation.target.event, 1)
             if event not in arrays:
-                raise DataError(f"{found}: no array {event!r}, which says whether the event happened")
+                raise DataError(f"{found}: no array {event!r} with 1 for an event, or 0 if it is censored")
             given = np.stack([given, arrays[event]], 1)
         timed = isinstance(preparation.target, Times)
         y = torch.from_numpy(given) if timed else truth_of(given, preparation, str(found))

@@ -38,7 +38,7 @@ def with_values(pool: Pool, values: Array) -> Pool:
 
 
 def valued(pool: Pool, values: Any, predict: str) -> Pool:
-    """Return a pool with the `numbers` of values as its targets. Raises DataError unless there is one per input."""
+    """Return the pool with the `numbers` of the values as targets. Raises DataError unless there is one per input."""
     where = pool.origin or f"silo {pool.domain!r}"
     found = numbers(values, where, predict)
     if len(found) != len(pool.x):
@@ -275,7 +275,7 @@ def check_predict(settings: Any) -> None:
             raise ConfigurationError(f"data.{key} = {shown_value!r} is for data.predict = 'time'", f"data.{key}")
     if settings.predict == "time" and not settings.event:
         raise ConfigurationError(
-            "data.event is missing: data.predict = 'time' needs the column that says whether the event happened",
+            "data.event is missing: data.predict = 'time' needs the column with 1 for an event, or 0 if censored",
             "data.event",
         )
     if settings.predict not in NUMERIC:

@@ -108,7 +108,7 @@ class Split:
     """Fraction of the non-test samples used to calibrate uncertainties and thresholds. By default a tenth, but at least
     20 samples, or 5/12 of the non-test samples of a silo with fewer than 48 (docs/reference/splits.md)."""
     test: Share = 0.2
-    """Fraction of all samples used for testing, if the source has no test part of its own."""
+    """Fraction of all samples used for testing, if the source has no test part."""
 
     def __post_init__(self) -> None:
         train, calibration = self.train or 0, self.calibration or 0
@@ -203,9 +203,9 @@ class DataSettings:
     horizons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
     """time: the times at which predictions have a risk, the probability of the event until then, [365, 1825]."""
     range: tuple[float, float] | None = None
-    """quantity, time: the lowest and the highest value, [0, 120]; [privacy] needs it. By default from silos' sums."""
+    """quantity, time: the lowest and the highest value, [0, 120]; [privacy] needs it. Default: from silos' sums."""
     standardize_target: Literal["none", "silo"] = "none"
-    """quantity: "silo" learns deviations from a silo's mean in standard deviations, the unit of data.range, too."""
+    """quantity: "silo" learns deviations from a silo's mean in standard deviations (also the unit of data.range)."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
     silos. Other splits keep their true labels."""
@@ -222,7 +222,7 @@ class DataSettings:
     The splits train, validation, calibration and test follow in time. A group has the time of its last sample."""
     subgroups: str | None = None
     """csv, on_site: the column with the subgroup of each row, such as sex: each subgroup has its own guarantee,
-    prediction sets and alarms (uncertainty.by_subgroup). Rows without a value have those of all rows."""
+    prediction sets and alarms (uncertainty.by_subgroup). Rows without a value use the guarantees of all rows."""
     subgroup_values: tuple[str, ...] = ()
     """subgroups: values of the column that are subgroups, in order; by default all. on_site needs these or edges."""
     subgroup_edges: tuple[float, ...] = ()

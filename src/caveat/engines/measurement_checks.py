@@ -160,7 +160,7 @@ def _check_skill(tensors: Tensors) -> None:
     for name in COMPARISONS:
         triple = tensors[name]
         if (tuple(triple.shape), triple.dtype) != ((3,), torch.float64) or bool((triple < 0).any()):
-            raise DataError(f"{name} is not observed, expected and variance")
+            raise DataError(f"{name} must contain three numbers: observed, expected and variance")
         observed, expected, _ = triple.tolist()
         inputs = RIDGE_INPUTS if name == "predictable" else n
         most = n if name == "agreement" else 2 * expected + 1e-6 * (1 + expected)  # with room for rounding

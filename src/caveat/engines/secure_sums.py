@@ -33,7 +33,7 @@ def summed_replies(
 
 
 def sums_alone(replies: Replies, weights: Weights) -> Replies:
-    """Return what is left of replies if only their sum is known. The numbers are bit-identical to masked sums."""
+    """Return replies of which only the sum is known. The numbers are bit-identical to masked sums."""
     updates = replies.updates
     payloads = {silo: update.payload for silo, update in updates.items()}
     layout, total = sum_in_the_clear(

@@ -72,7 +72,7 @@ def asked(kind: str) -> Step:
 def logical(kind: str) -> Step:
     def step(graph: Graph, out: Ref, a: Any, b: Any) -> str:
         if out.dtype != torch.bool:
-            raise NotImplementedError("bits of whole numbers")
+            raise NotImplementedError("bitwise operations on integers")
         return graph.add(kind, *both(graph, a, b, torch.bool))
 
     return step
@@ -195,7 +195,7 @@ def whether(kind: str) -> Step:
 def place_of(kind: str) -> Step:
     def step(graph: Graph, out: Ref, x: Any, dim: int | None = None, keepdim: bool = False) -> str:
         if dim is None:
-            raise NotImplementedError("the place of the largest of all")
+            raise NotImplementedError("argmax or argmin over all dimensions")
         return graph.add(kind, x.name, axis=dim, keepdims=int(keepdim))
 
     return step

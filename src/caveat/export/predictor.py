@@ -125,7 +125,7 @@ def asked_at(run: AnsweringRun, silo: SiloId, training_features: bool) -> AtSilo
 
 
 def predicted(run: AnsweringRun, at: AtSilo, inputs: RawInputs, raw: Tensor) -> Prediction:
-    """Return the run's prediction of raw inputs (N, ...), by what it is asked at a silo."""
+    """Return the run's prediction of raw inputs (N, ...) at a silo."""
     encoder, x = run.frozen_encoder, inputs.prepared(raw)
     found = run.complete_method.predict(*at, x if encoder is None else features_of(encoder, x, keep=False))
     return found.refusing(inputs.usable(raw)[1]) if inputs.kind == "table" else found

@@ -37,7 +37,7 @@ STATED = {
     "stage": "stage of the release", "released": "date of the release", "availability": "where it is available",
     "stakeholders": "who was consulted", "publications": "publications",
 }  # fmt: skip
-"""What only people know, the keys of card.toml."""
+"""Information that caveat cannot know, the keys of card.toml."""
 BLANK = "not stated"
 NOTICED = (
     "inputs unlike the silo's own (alarms, and `caveat watch` for all inputs together)",
@@ -144,7 +144,7 @@ def _single(value: float | None, count: int = 0) -> dict[str, Any] | None:
 
 
 def _figures(folder: RunFolder, silo: SiloId) -> dict[str, Any]:
-    """Return accuracies with their intervals, beside the majority class, training alone and all silos."""
+    """Return accuracies with their intervals, next to the majority class, training alone and all silos."""
     own, local = _judged(folder, silo), folder.baselines.get(ALONE)
     found = {"accuracy": _ranged(own), "training alone": None if local is None else _ranged(_judged(local, silo))}
     majority = None if own is None or own.majority is None else own.majority

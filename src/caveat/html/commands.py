@@ -1,4 +1,4 @@
-"""Commands of pages with other options."""
+"""Change the options of commands that pages show."""
 
 import shlex
 from collections.abc import Mapping

@@ -22,7 +22,7 @@ class FedRep(FedPer):
     """FedPer that trains the local head first, then the shared body (Collins et al., 2021)."""
 
     head_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 10
-    """Epochs per round for the head; the body has those of `training`."""
+    """Epochs per round for the head; `training` sets the epochs for the body."""
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         module = load(context.module, down["model"] | state["model"])

@@ -35,7 +35,7 @@ class FMLU(FML):
     entropy_on: Literal["validation", "train"] = "validation"
     """Split on which the certainty of a meme is measured: held-out inputs, or those it was trained on."""
     scaled: bool = False
-    """Divide the loss of each example by the sum of its weights; otherwise the loss exceeds that of FML (paper)."""
+    """Divide the loss of each example by the sum of its weights; otherwise the loss exceeds the loss of FML (paper)."""
     shuffled: bool = False
     """Control: permute certainties at random over the examples of a batch, and over memes at the server."""
 

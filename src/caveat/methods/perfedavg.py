@@ -39,7 +39,7 @@ class PerFedAvg(FedAvg):
     """Gradient through the adaptation step: first omits second derivatives, hessian-free estimates them by a finite
     difference of two more gradients."""
     adapt_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.01
-    """alpha: learning rate of adaptation with plain SGD, in training and at the end; beta is that of `training`."""
+    """alpha: learning rate of adaptation with plain SGD, in training and at the end; `training` sets beta."""
     adapt_steps: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 1
     """Number of adaptation steps after the last round; training optimizes for one."""
 

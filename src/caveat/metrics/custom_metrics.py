@@ -133,7 +133,7 @@ def _number(own: OwnMetric, labels: NDArray[Any], probs: NDArray[Any]) -> float:
 
 
 def number_of(value: Any, who: str, key: str, where: str = "") -> float:
-    """Return what a metric returned as a number. Raises ConfigurationError, naming the metric, for anything else."""
+    """Return the value of a metric as a number. Raises ConfigurationError, naming the metric, for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

@@ -123,9 +123,9 @@ def encode(payload: Payload, weight: int, silos: int) -> Words:
             # float(most) may be rounded up, by less than its spacing.
             if not float(np.abs(units).max(initial=0)) < float(most) * (1 - 2.0**-52):
                 raise RunError(
-                    f"{group}/{name} has an entry that is not finite or too large: times its weight, it must be below "
-                    f"{most / 2**FRACTION:.3g}, because sums over {silos} silos are numbers of 64 bits with {FRACTION} "
-                    "after the point; federation.secure = false has no such bound"
+                    f"{group}/{name} has an entry that is infinite, NaN or too large: the entry times the silo's "
+                    f"weight must be below {most / 2**FRACTION:.3g}, because sums over {silos} silos are 64-bit "
+                    f"fixed-point numbers with {FRACTION} fractional bits; federation.secure = false has no such bound"
                 )
             parts.append(units.astype(np.int64))
         else:

@@ -172,7 +172,7 @@ def bound_request(request: bytes, layout: Layout, silos: int) -> bytes:
 
 
 def mask_context(roster: Roster, members: Sequence[SiloId], slot: int, request: bytes) -> bytes:
-    """Return what masks depend on besides keys: the keys of all silos, the silos that mask, the slot, and the digest of
+    """Return the context of masks: the keys of all silos, the silos that mask, the slot, and the digest of
     the request with everything that was sent to the silo. Masks of silos that saw different ones do not cancel."""
     return digest("masks", roster.digest, *sorted(members), slot, request)
 
@@ -183,5 +183,5 @@ def agreement(context: bytes, survivors: Sequence[SiloId]) -> bytes:
 
 
 def signed_agreement(federation: str, number: int, silo: SiloId, about: bytes) -> bytes:
-    """Return the text by whose signature a silo agrees to the sum with the digest `about`."""
+    """Return the text that a silo signs to agree to the sum with the digest `about`."""
     return joined("caveat secure sum 1", federation, number, silo, about)

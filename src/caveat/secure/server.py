@@ -119,7 +119,7 @@ class SecureSession:
             yield derived(secrets[silo], "own mask", context), -1
         for lost in set(self.members) - set(alive):
             if public_of(secrets[lost]) != self.roster.by_name[lost].masks[slot]:
-                raise MasksRemain(f"the shares of the key of silo {lost!r} do not fit its public key")
+                raise MasksRemain(f"the shares of the key of silo {lost!r} do not match its public key")
             for silo in alive:
                 key = derived(agreed(secrets[lost], self.roster.by_name[silo].masks[slot]), "mask of a pair", context)
                 # The survivor added the mask if its name comes first.

@@ -29,7 +29,7 @@ class Promised:
 
     risk: float
     tolerance: float | None = None
-    """Of a quantity: the largest error that is not wrong."""
+    """For a quantity: the largest error with which a prediction still counts as correct."""
     ranked_among: int | None = None
     """Of intervals: the number of the silo's calibration inputs, over which their coverage is an average."""
 

@@ -104,7 +104,7 @@ def model_table(run: RunFolder) -> TextTable | None:
 
 
 def class_table(run: RunFolder) -> TextTable | None:
-    """Return the positive class's metrics by silo, beside the majority class; None unless there are two classes."""
+    """Return the positive class's metrics by silo, next to the majority class; None unless there are two classes."""
     if run.summary is None or run.summary.classification is None or not run.summary.classification.positive:
         return None
     title = (

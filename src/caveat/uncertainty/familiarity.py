@@ -300,7 +300,7 @@ def _least_units(numbers: int) -> Tensor:
 
 
 Join = Callable[[Sequence[Tensor]], Tensor]
-"""From numbers in units, a tensor per stage, to what is ranked."""
+"""A function from numbers in units, a tensor per stage, to the numbers that are ranked."""
 
 
 def _largest(parts: Sequence[Tensor]) -> Tensor:
@@ -356,12 +356,12 @@ def _p_values_directly(calibration: Tensor, new: Tensor, least: Tensor | float, 
 
 
 def _of_each(numbers: Tensor, low: Tensor, unit: Tensor, join: Join) -> Tensor:
-    """Return (N,) what is ranked of (S, N) numbers, in units of each."""
+    """Return the ranked numbers (N,) of (S, N) numbers, in units of each."""
     return join([*((numbers - low) / unit)])
 
 
 def _of_all(calibration: Tensor, low: Tensor, unit: Tensor, join: Join) -> Tensor:
-    """Return (U, n) what is ranked of all calibration inputs (S, n), in each of U units (S, U)."""
+    """Return the ranked numbers (U, n) of all calibration inputs (S, n), in each of U units (S, U)."""
     stages = zip(calibration, low, unit, strict=True)
     return join([(numbers - median[:, None]) / scale[:, None] for numbers, median, scale in stages])
 

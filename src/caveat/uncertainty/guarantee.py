@@ -137,7 +137,7 @@ class Guarantee:
     enough_share: float = 0.0
     """The share of inputs that would then be answered."""
     tolerance: float | None = None
-    """For a quantity: the largest error that is not wrong."""
+    """For a quantity: the largest error with which a prediction still counts as correct."""
 
     @property
     def coverage(self) -> float:

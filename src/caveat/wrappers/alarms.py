@@ -294,8 +294,7 @@ def without_rows(kept: Tensors) -> Tensors:
 
 
 def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
-    """Return what a silo has kept `without_rows`, with (n,) distances in place of the features (n, d) of calibration
-    inputs.
+    """Return a silo's tensors `without_rows`, with distances (n,) in place of features (n, d) of calibration inputs.
 
     p-values and scores need no more and stay bit-identical. Distances are rounded as there, and inputs are in the order
     of their distances, not of the splits.

@@ -201,7 +201,7 @@ class Snapshots(SeveralModels):
         if has_rounds_after_training(self.base):
             raise ConfigurationError(
                 f"uncertainty.source = 'snapshots' does not fit {self.name!r}: silos complete their models after the "
-                "last training round, so those of earlier rounds are incomplete; use 'ensemble'",
+                "last training round, so models of earlier rounds are incomplete; use 'ensemble'",
                 "uncertainty.source",
             )
         if (rounds := sum(step.trains for step in self.base.schedule())) < self.ensemble_size:

@@ -69,7 +69,7 @@ class Guaranteed(Wrapper):
     subgroups: tuple[str, ...] = ()
     """Names of the subgroups of inputs that have their own guarantees, given enough calibration inputs."""
     tolerance: float | None = None
-    """For a quantity: the largest error of a median that is not wrong."""
+    """For a quantity: the largest error with which a median still counts as correct."""
 
     @property
     def names(self) -> list[str]:

@@ -203,8 +203,8 @@ class Uncertainty:
             )
         if target is not None and policy == "guaranteed" and self.tolerance is None:
             raise ConfigurationError(
-                "uncertainty.tolerance is missing: policy 'guaranteed' needs the largest error of a quantity that is "
-                "not wrong",
+                "uncertainty.tolerance is missing: policy 'guaranteed' needs the largest error with which a quantity "
+                "still counts as correct",
                 "uncertainty.tolerance",
             )
 

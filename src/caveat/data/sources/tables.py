@@ -52,7 +52,7 @@ class TableSource(Source):
         return csv_source([path], settings.reading._replace(silo_column=None), settings.lazy).pools[0]
 
     def paths(self) -> list[Path]:
-        """Return the csv and parquet files, and those in folders. Raise DataError for a folder without any."""
+        """Return the csv and parquet files, including files in folders. Raise DataError for a folder without any."""
         paths: list[Path] = []
         for found in super().paths():
             paths += map(_not_special, _tables(found)) if found.is_dir() else [found]

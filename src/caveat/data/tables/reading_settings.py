@@ -47,7 +47,7 @@ class CsvFormat:
 
     @property
     def conversions(self) -> list[str]:
-        """What changes the numbers of a file: marks other than those of plain numbers, and factors of columns."""
+        """Everything that changes the numbers of a file: marks other than a decimal point, and factors of columns."""
         marks = [f"decimal mark {self.decimal!r}"] if self.decimal != "." else []
         if self.declared.thousands:
             marks.append(f"thousands mark {self.declared.thousands!r}")

@@ -194,7 +194,7 @@ class Members:
         card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
         record = _said(words["record"])
         if card.name != silo:
-            raise DataError(f"silo {silo!r} sent the sizes of {card.name!r}")
+            raise DataError(f"silo {silo!r} sent sizes under the name {card.name!r}")
         rows = card.examples["train"] + card.dropped.get("train", 0)
         if summed not in (None, rows):
             raise DataError(f"silo {silo!r} has {rows} training examples, but sent sums of {summed} targets")
@@ -254,7 +254,7 @@ class Members:
                 self.records[name] = member.record
                 check_silo_name(name)
                 if self.silo_infos[name].name != name:
-                    raise DataError(f"silo {name!r} has the sizes of {self.silo_infos[name].name!r}")
+                    raise DataError(f"the sizes of silo {name!r} have the name {self.silo_infos[name].name!r}")
             self.keys.bound = dict(found.keys)
             self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
         except DataError as error:

@@ -83,7 +83,7 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
 def _check_skill(sums: Tensors, classes: int, silo: SiloInfo, tested: bool) -> None:
     """Raise DataError for comparisons of another split or model."""
     if not tested or int(sums["inputs"]) != silo.examples["validation"]:
-        raise DataError(f"skill on {int(sums['inputs'])} inputs of {silo.examples['validation']}")
+        raise DataError(f"skill on {int(sums['inputs'])} inputs, expected {silo.examples['validation']}")
     for name in ("in_sets", "calibration"):
         if name in sums and len(sums[name]) != classes:
             raise DataError(f"{name} has {len(sums[name])} classes, expected {classes}")

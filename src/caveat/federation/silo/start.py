@@ -43,7 +43,7 @@ WITHOUT = (
 
 @dataclass(frozen=True)
 class JoiningCheck:
-    """A silo, and what is known about the federation that it will join."""
+    """A silo, and the information about the federation that it will join."""
 
     file: SiloFile
     config: Config | None = None

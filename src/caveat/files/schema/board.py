@@ -39,7 +39,7 @@ class CellSilo(Record):
     error_auroc: Share
     """None unless there are answers of either kind."""
     alarms: dict[str, AlarmShares]
-    """By kind of inputs: own, new, near, far."""
+    """Shares by kind of inputs: own, new, near, far."""
     guarantee: KeptPromise | None = None
 
 
@@ -78,7 +78,7 @@ class BoardCell(File):
     version: str
     sources: dict[str, CellSource]
     inputs: FileSum | None = None
-    """Of the file of the same name with scores per input; None if the cell failed."""
+    """The file of the same name with scores per input; None if the cell failed."""
     failed: str | None = None
     seconds: dict[str, float]
-    """Of training, and by source of what follows it: its rounds, and the predictions."""
+    """Seconds of training and, by source, of the rounds and predictions after it."""

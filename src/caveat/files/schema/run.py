@@ -78,7 +78,7 @@ class Started(File):
 
 
 class JoinFile(File):
-    """`join.json`: the finished federation that silos joined, and their metrics before."""
+    """`join.json`: the finished federation that silos joined, and their metrics before joining."""
 
     SEALED: ClassVar = True
 

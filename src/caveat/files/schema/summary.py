@@ -29,7 +29,7 @@ class GuaranteeRecord(Record):
     coverage: float | None = None
     statement: str
     guaranteed: bool
-    tolerance: float | None = None  # of a quantity: the largest error that is not wrong
+    tolerance: float | None = None  # of a quantity: the largest error of a correct prediction
     whose: str = ""  # "federation", "domain" or "silo"; empty if the record is not a silo's
     of: list[str] = []  # the subgroups of inputs that it covers, if not all inputs
     subgroups: list[GuaranteeRecord] = []  # the guarantees of pools of subgroups
@@ -175,7 +175,7 @@ class DeviceRecord(Record):
 
 
 class SecureRecord(Record):
-    """Secure aggregation: of which messages the server saw only the sum over silos. Evaluations are among them."""
+    """Secure aggregation: the messages of which the server saw only the sum over silos, including evaluations."""
 
     silos: list[str]  # in the sums of the test split
     sums: list[str]  # rounds
