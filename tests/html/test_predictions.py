@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +40,7 @@ def steps(found: PredictedInputs) -> list[str]:
 
 def test_what_was_decided_is_said_first_with_its_reasons() -> None:
     found = made(3)
-    assert sentence(found).striptags() == "17 of 20 inputs answered with no alarm; 3 for a person (3 unfamiliar)."
+    assert sentence(found).striptags() == "A person decides 3 of 20 inputs (3 unfamiliar), the model 17."
     assert found.reasons[:4] == [Reason.UNFAMILIAR] * 3 + [Reason.NONE]
 
 
@@ -53,7 +54,9 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     text = verdicts(found)[1].text
     assert "over all rows: age, sex." in text
     page = Page(render(found)).text
-    strangest = page.partition("The strangest inputs, the lowest p-value among 99 calibration inputs first")[2]
+    strangest = page.partition(
+        "The strangest inputs, the lowest p-value (typicality among 99 calibration inputs) first"
+    )[2]
     assert all(f"row {i} " in strangest for i in range(9))
     assert "row 9 " not in strangest
     assert "model" not in strangest
@@ -83,7 +86,7 @@ def test_inputs_like_the_silos_own_are_rarely_called_unlike() -> None:
 
 def test_too_few_calibration_inputs_allow_no_verdict() -> None:
     (line,) = verdicts(made(0, ranked_among=18))
-    assert line == ("open", "No alarm is possible: p-values rank inputs among 18 calibration inputs only.")
+    assert line == ("unknown", "No alarm is possible: p-values rank inputs among 18 calibration inputs only.")
 
 
 def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
@@ -102,9 +105,7 @@ def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
 def test_without_p_values_nothing_is_claimed_of_familiarity() -> None:
     nothing = dict.fromkeys(("familiarity", "nearness", "sureness", "typicality"))
     found = made(0, **nothing, false_alarm_rate=0.0)
-    assert verdicts(found) == [
-        ("open", "No alarm is possible: nothing says whether these inputs are like the silo's own.")
-    ]
+    assert verdicts(found) == [("unknown", "No alarm is possible: the run has no p-values of inputs.")]
     assert Page(render(found)).sections == ["overview", "strangest"]
 
 
@@ -126,14 +127,25 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
     none = made(0)
     empty = Prediction.from_logits(torch.zeros(1, 0, 2, dtype=torch.float64))
     found = replace(none, prediction=empty, cells={})
-    assert "0 of 0 inputs answered" in Page(render(found)).text
+    assert "0 inputs predicted; nothing says whether they are like the silo's own." in Page(render(found)).text
 
 
 def test_what_to_do_follows_from_the_verdicts() -> None:
-    assert steps(made(0)) == ["Use the labels of the CSV. Without an alarm, an answer can still be wrong."]
-    step, others = steps(made(3))
-    assert step.startswith("Have a person decide 3 inputs")
-    assert others == "Use the labels of the other 17 in the CSV. Without an alarm, an answer can still be wrong."
+    assert steps(made(0)) == ["Use the labels of the CSV. Without an alarm, a prediction can still be wrong."]
+    found = made(3)
+    step, others = steps(found)
+    assert step == "Have a person decide 3 inputs: those with a reason in the CSV (typicality of at most 0.05)."
+    cut = re.match(
+        r"Use the labels of the other 17 in the CSV, whose total_uncertainty is at most ([\d.]+) nats", others
+    )
+    assert cut
+    most = max(float(u) for u, other in zip(found.doubt, found.doubtful, strict=True) if not other)
+    assert most <= float(cut[1]) < most + 0.001
+    decision = torch.full((INPUTS,), int(Decision.GLOBAL))
+    decision[-2:] = int(Decision.ABSTAIN)
+    assert (
+        "(typicality of at most 0.05 or uncertainty above the policy's limit)" in steps(made(1, decision=decision))[0]
+    )
     check, person = steps(made(8))
     assert check.startswith("Check units, codes and selection")
     assert person == "Until then, have a person decide 20 inputs."
@@ -195,10 +207,15 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     assert ("Do not rely on these" in said) == ("Check units" in todo[0]) == unlike
     assert unlike == (bool(columns) or (low >= 8 and found.prediction.ranked_among == 99))
     assert any("not finite" in step for step in todo) == bool(undefined)
-    assert (todo == ["Use the labels of the CSV. Without an alarm, an answer can still be wrong."]) == (
+    assert (todo == ["Use the labels of the CSV. Without an alarm, a prediction can still be wrong."]) == (
         all(line.kind == "good" for line in lines) and low == 0
     )
-    assert unlike or f"{INPUTS - sum(found.doubtful)} of {INPUTS} inputs answered" in said
+    doubtful = sum(found.doubtful)
+    if not unlike and found.alarms is not None:
+        told = f"A person decides {doubtful} of {INPUTS} inputs ("
+        assert said.startswith(told) or (not doubtful and "The model decides all 20 inputs" in said)
+        assert said.endswith((f", the model {INPUTS - doubtful}.", "none has an alarm."))
+    assert unlike or ("nothing says" in said) == (found.alarms is None)
 
 
 @pytest.mark.parametrize("event", ["", "died"])
@@ -216,10 +233,19 @@ def test_a_page_of_a_quantity_has_values_with_intervals(event: str) -> None:
     assert ("Predicted median times." if event else "Predicted values.") in page
     assert ("risk_1" in page) == bool(event)
     assert not any(word in page for word in ("nats", "label", "most probable"))
-    assert steps(found)[-1] == "Use the values of the CSV. Without an alarm, an answer can still be wrong."
+    assert steps(found)[-1] == "Use the values of the CSV. Without an alarm, a prediction can still be wrong."
     if not event:
         surest, unsure = _surest(found), _surest(found, last=True)
         assert (surest[0], unsure[0]) == (0, INPUTS - 1)
         assert f"{float(found.figures['value'][0]):.4g}" in page
     nothing = replace(found, prediction=replace(found.prediction, probs=torch.full_like(probs, torch.nan)))
     assert "nan" not in Page(render(nothing)).text
+
+
+def test_a_p_value_that_all_strangest_inputs_share_is_in_the_caption() -> None:
+    p = torch.full((INPUTS,), 0.01, dtype=torch.float64)
+    page = Page(render(made(20, typicality=p))).text
+    assert "Each has the p-value 0.010." in page
+    assert "probability uncertainty" in page
+    assert "probability p-value uncertainty" in Page(render(made(3))).text
+    assert "Each has the p-value" not in Page(render(made(3))).text

@@ -33,14 +33,15 @@ def predict(
     abstain: do not rely on the label) and the reason not to rely on the label. With uncertainty.set_coverage, it also
     has the prediction set. For tables, it also has the column of data.groups, if declared, and warnings about the row
     and about the table as a whole in the column input_note; for images, it also has the file name. The command prints
-    how many inputs were answered and abstained from, by reason, and warnings about the run's result. With --report, it
+    how many inputs a person and the model decide, by reason, and warnings about the run's result. With --report, it
     also writes a page: the decisions, the p-values next to the p-values of the silo's own inputs, the most unusual
     inputs with their values (for a quantity also the narrowest and the widest intervals), and columns that shifted.
     """
     with reported(named=True):
         from ..api import load
         from ..data import noted_inputs
-        from .output import prediction_counts, prediction_page, prediction_rows
+        from ..html.predictions import render, sentence
+        from .output import predicted_inputs, prediction_rows
 
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
@@ -53,9 +54,10 @@ def predict(
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
         others = {"file": found.files, "subgroup": names, **_ids(inputs, finished, silo), "input_note": notes}
         _write_csv(prediction_rows(prediction, preparation.classes, others), out)
-        typer.echo(prediction_counts(prediction), err=True)
+        page = predicted_inputs(prediction, found, finished, silo, inputs)
+        typer.echo(sentence(page).striptags(), err=True)
         if report is not None:
-            write_file(prediction_page(prediction, found, finished, silo, inputs), report, "--report")
+            write_file(render(page), report, "--report")
 
 
 def evaluate(

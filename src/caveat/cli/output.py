@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from ..core import Decision, Prediction, Reason
 from ..data.preparation import Inputs
 from ..files import as_text
+from ..html.predictions import PredictedInputs
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12
@@ -161,11 +160,10 @@ def _quantity_rows(prediction: Prediction, others: Mapping[str, Sequence[str]]) 
     return text.getvalue()
 
 
-def prediction_page(prediction: Prediction, found: Inputs, run: Any, silo: str, source: str) -> str:
-    """Return the page of predictions for the inputs `found` in a file, with the cells of a table or the images."""
+def predicted_inputs(prediction: Prediction, found: Inputs, run: Any, silo: str, source: str) -> PredictedInputs:
+    """Return predictions for the inputs `found` in a file, with the cells of a table or the images."""
     from ..data.sources.base import locate
     from ..data.tables.files import read_sheet
-    from ..html.predictions import PredictedInputs, render
     from ..runs.gallery import png
 
     preparation, path, cells = run.preparation, locate(source), dict[str, list[str]]()
@@ -177,23 +175,10 @@ def prediction_page(prediction: Prediction, found: Inputs, run: Any, silo: str, 
         return png(preparation, found.x[i]) if preparation.normalize is not None else None
 
     others = [name for name in preparation.names if name != silo]
-    page = PredictedInputs(
+    return PredictedInputs(
         prediction, preparation.classes, run.summary["method"], silo, path.name, cells, image, found.files, others
     )  # fmt: skip
-    return render(page)
 
 
 def _reason(reason: Reason) -> str:
     return "" if reason is Reason.NONE else reason.name.lower()
-
-
-def prediction_counts(prediction: Prediction) -> str:
-    """Return a line with the numbers of inputs that were answered and abstained from, by reason."""
-    abstained = prediction.decision == Decision.ABSTAIN
-    parts = []
-    for word, rows in (("answered", ~abstained), ("abstained", abstained)):
-        reasons = torch.bincount(prediction.reason[rows], minlength=len(Reason)).tolist()
-        told = ", ".join(f"{n:,} {_reason(reason)}" for reason, n in zip(Reason, reasons, strict=True) if n and reason)
-        if rows.any():
-            parts.append(f"{int(rows.sum()):,} {word}{f' ({told})' if told else ''}")
-    return f"{len(prediction):,} inputs: {', '.join(parts)}" if parts else "no inputs"

@@ -35,7 +35,7 @@ _SCORES = {
     "typicality": "all together",
     "familiarity": "distance from the silo's own inputs",
     "nearness": "distance from the nearest training input",
-    "sureness": "uncertainty of the answer",
+    "sureness": "uncertainty of the prediction",
 }
 
 
@@ -59,6 +59,8 @@ _WHY = {
     Reason.OUTSIDE: "a value outside the data dictionary",
     Reason.EMPTY: "all values are missing",
 }
+
+_ALARMS = (Reason.UNFAMILIAR, Reason.NOVEL, Reason.UNSURE)
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,8 @@ def render(found: PredictedInputs) -> str:
         shifted=_shifted(found),
         answers=_answers(found),
         strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}."),
-        surest=_inputs(found, _surest(found), f"Answered inputs, the {by[0]} first.{doubt}"),
-        unsure=_inputs(found, _surest(found, last=True), f"Answered inputs, the {by[1]} first."),
+        surest=_inputs(found, _surest(found), f"Predictions, the {by[0]} first.{doubt}"),
+        unsure=_inputs(found, _surest(found, last=True), f"Predictions, the {by[1]} first."),
     )
 
 
@@ -174,12 +176,15 @@ def sentence(found: PredictedInputs) -> Markup:
         also = f", also the {n - doubtful:,} without an alarm" if 0 < doubtful < n else ""
         text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}.")
         return text.format(plural(n, "prediction"), also)
-    text = Markup("<b>{}</b> of {} answered").format(f"{n - doubtful:,}", plural(n, "input"))
-    if not doubtful:
-        return text + "."
     why = Counter(reason.name.lower() for reason in found.reasons if reason)
-    told = ", ".join(f"{number:,} {reason}" for reason, number in why.most_common())
-    return text + Markup(" with no alarm; <b>{}</b> for a person{}.").format(f"{doubtful:,}", f" ({told})" * bool(told))
+    told = f" ({', '.join(f'{number:,} {reason}' for reason, number in why.most_common())})"
+    if found.alarms is None:
+        text = Markup("<b>{}</b> predicted; nothing says whether they are like the silo's own{}.")
+        return text.format(plural(n, "input"), f"; a person decides {doubtful:,}{told}" if doubtful else "")
+    if not doubtful:
+        return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
+    text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")
+    return text.format(f"{doubtful:,}", plural(n, "input"), told, f"{n - doubtful:,}")
 
 
 def verdicts(found: PredictedInputs) -> list[Statement]:
@@ -188,8 +193,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     n = len(prediction)
     rate = prediction.false_alarm_rate
     if prediction.typicality is None or not rate:
-        text = "No alarm is possible: nothing says whether these inputs are like the silo's own."
-        lines.append(Statement("open", text))
+        lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
         chance = ", more than chance explains" if alarms.unlike else ""
         chance = ", no more than chance explains" if not chance and alarms.raised > rate * n else chance
@@ -198,7 +202,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("bad" if alarms.unlike else "good", told))
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
-        lines.append(Statement("open", f"No alarm is possible: {among}."))
+        lines.append(Statement("unknown", f"No alarm is possible: {among}."))
     if found.unlike:
         told = listed(found.unlike, _MOST_NOTES)
         lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
@@ -226,15 +230,19 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     if found.all_unlike:
         steps.append(f"Until then, have a person decide {plural(n, 'input')}.")
     elif doubtful:
-        steps.append(
-            f"Have a person decide {plural(doubtful, 'input')}: those with a reason in the CSV's column reason."
-        )
+        rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
+        rules += [_WHY[reason] for reason in dict.fromkeys(found.reasons) if _WHY[reason] and reason not in _ALARMS]
+        rule = f" ({' or '.join(rules)})" * bool(rules)
+        steps.append(f"Have a person decide {plural(doubtful, 'input')}: those with a reason in the CSV{rule}.")
     unknown = any(line.kind != "good" for line in lines)
     if found.all_unlike or found.undefined or doubtful == n or (steps and unknown):
         return steps
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
+    if steps and not found.figures:
+        most = max(float(each) for each, other in zip(found.doubt, found.doubtful, strict=True) if not other)
+        what += f", whose total_uncertainty is at most {math.ceil(1000 * most) / 1000:.3f} nats"
     check = f"Check that these inputs are like the silo's own before using the {what}."
-    return [*steps, check if unknown else f"Use the {what}. Without an alarm, an answer can still be wrong."]
+    return [*steps, check if unknown else f"Use the {what}. Without an alarm, a prediction can still be wrong."]
 
 
 def _strips(found: PredictedInputs) -> list[Chart]:
@@ -286,28 +294,27 @@ def _shifted(found: PredictedInputs) -> Table | None:
 
 
 def _answers(found: PredictedInputs) -> Table | None:
-    """Return the number of inputs by label, of those answered and of those abstained from; of a quantity or a time
-    quantiles of predictions."""
+    """Return the number of inputs by label, of those for the model and for a person; of a quantity or a time quantiles
+    of predictions."""
     if found.figures:
         return _quantiles(found)
     labels = [found.label(i) for i in range(len(found.prediction))]
-    pairs = Counter(zip(labels, found.answered, strict=True))
+    unlike, pairs = found.all_unlike, Counter(zip(labels, found.doubtful, strict=True))
     names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
-    columns = [
-        words("predicted", map(plain, names)),
-        column("answered", (count(pairs[name, True]) for name in names)),
-        column("abstained", (count(pairs[name, False] or None) for name in names), "do not rely on their label"),
-    ]
+    model = [0 if unlike else pairs[name, False] for name in names]
+    person = [pairs[name, True] + unlike * pairs[name, False] for name in names]
+    columns = [words("predicted", map(plain, names)), column("for the model", (count(n or None) for n in model))]
+    columns.append(column("for a person", (count(n or None) for n in person)))
     return table(columns, "Inputs by the most probable class.")
 
 
 def _quantiles(found: PredictedInputs) -> Table | None:
-    """Return a row for answered inputs and one for abstentions: lowest, middle and highest predictions."""
+    """Return a row for inputs for the model and one for those for a person: lowest, middle, highest predictions."""
     name, values = next(iter(found.figures.items()))
     rows: list[tuple[str, list[float]]] = []
-    for kind, wanted in (("answered", True), ("abstained", False)):
-        known = [v for v, answered in zip(values.tolist(), found.answered, strict=True)
-                 if answered is wanted and not math.isnan(v)]  # fmt: skip
+    for kind, wanted in (("for the model", False), ("for a person", True)):
+        known = [v for v, doubtful in zip(values.tolist(), found.doubtful, strict=True)
+                 if doubtful is wanted and not math.isnan(v)]  # fmt: skip
         rows += [(kind, sorted(known))] if known else []
     columns = [words("", (kind for kind, _ in rows)), column("inputs", (count(len(known)) for _, known in rows))]
     for head, share in (("lowest", 0.0), ("median", 0.5), ("highest", 1.0)):
@@ -332,11 +339,11 @@ def _first(found: PredictedInputs) -> str:
     p_values = found.prediction.typicality
     if p_values is None or not len(p_values):
         return "most uncertain first"
-    return f"lowest p-value among {found.ranked_among:,} calibration inputs first, equal ones as in the file"
+    return f"lowest p-value (typicality among {found.ranked_among:,} calibration inputs) first"
 
 
 def _surest(found: PredictedInputs, last: bool = False) -> list[int]:
-    """Return the surest of answered inputs, or the least sure ones, which may be fewer."""
+    """Return the surest of the inputs without an abstention, or the least sure ones, which may be fewer."""
     order = found.doubt.argsort(stable=True, descending=last).tolist()
     return [i for i in order if found.answered[i]][:_SHOWN]
 
@@ -365,20 +372,23 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
     shown = cells[:_MOST_COLUMNS]
     images = [image and svg.element("img", src=f"data:image/png;base64,{image}", alt=found.place(i))
               for i in places for image in [found.image(i)]]  # fmt: skip
-    p_values = prediction.typicality
+    p = prediction.typicality
+    p_values = ["" if p is None else _finite(float(p[i]), probability) for i in places]
+    same = len(set(p_values)) == 1 < len(places) and bool(p_values[0])
     columns = [
         words("input", (found.place(i) for i in places)),
         words("image", (image or "" for image in images)),
         *(column(name, (_number(float(values[i])) for i in places)) for name, values in found.figures.items()),
         words("predicted", ("" if quantity else plain(found.label(i)) for i in places)),
         column("probability", ("" if quantity else _finite(float(prediction.probs[i].max()), _share) for i in places)),
-        column("p-value", (_finite(float(p_values[i]), probability) if p_values is not None else "" for i in places)),
+        column("p-value", [""] * len(places) if same else p_values),
         column("uncertainty", ("" if quantity else _finite(float(found.doubt[i]), decimal) for i in places), "nats"),
         words("who decides", (_decider(found, i) for i in places)),
         words("reason", (_WHY[reasons[i]] for i in places)),
         *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),
         words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
     ]
+    caption += f" Each has the p-value {p_values[0]}." * same
     more = len(found.cells) - len(shown)
     caption += f" {more:,} further columns of the file are not shown." if more > 0 else ""
     return table(columns, caption)
