@@ -397,7 +397,7 @@ def test_without_inputs_there_is_nothing() -> None:
     nothing = sums(np.empty(0), np.empty(0, dtype=bool))
     assert errors(nothing, "log_evidence") == {}
     assert ood_detection(nothing, nothing, "log_evidence") == {}
-    assert risk_coverage(nothing, "log_evidence") == {"coverage": [], "risk": []}
+    assert risk_coverage(nothing, "log_evidence") == {"coverage": [], "risk": [], "max_uncertainty": []}
 
 
 def test_coverage_at_risk_where_fewer_than_half_are_right() -> None:
@@ -515,6 +515,8 @@ def test_risk_coverage_curve() -> None:
     for coverage, risk in zip(curve["coverage"], curve["risk"], strict=True):
         answered = binned <= np.quantile(binned, coverage, method="inverted_cdf")
         assert (answered.mean(), wrong[answered].mean()) == pytest.approx((coverage, risk))
+    for coverage, limit in zip(curve["coverage"][:-1], curve["max_uncertainty"][:-1], strict=True):
+        assert (scores <= limit).mean() == pytest.approx(coverage)
 
 
 @pytest.mark.parametrize("name", ["total", "vacuity", "log_evidence", "anything"])

@@ -7,6 +7,8 @@ import re
 import torch
 
 from caveat.core import Data, Prediction, Tensors
+from caveat.files.schema import WarningRecord
+from caveat.html.run.advice import shortfall
 from caveat.metrics import skill
 from caveat.runs.collapse import collapse
 
@@ -155,3 +157,6 @@ def test_a_model_far_below_its_baselines_is_said() -> None:
     found = list(collapse({"a": skill(Prediction.from_logits(logits), data, data)}, 0.7, 2))
     assert [each.kind for each in found] == ["below_majority", "below_reference"]
     assert all(not each.silos and each.text.count("most clearly at a") for each in found)  # over all silos
+    for each in found:  # the page has them in its headline
+        told = shortfall(WarningRecord(kind=each.kind, text=each.text))
+        assert re.search(r"is right for \d+ % more of 400 validation inputs \(alone right for", told)

@@ -27,9 +27,9 @@ _COMMON = ("seed", "init_from", "data", "model", "federation", "evaluation", "pr
 """The sections that the descriptions of a run and of its baselines share."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunFolder:
-    """The content of a run's folder. Every part may be missing, but not all of them."""
+    """The content of a run's folder. Every part may be missing, but not all of them. Equal to itself only."""
 
     path: Path
     given: str = ""

@@ -21,6 +21,7 @@ import torch
 from scipy.special import digamma
 
 from ..core import Tensors
+from ..uncertainty import histograms
 from .sums import edges
 
 Counts = npt.NDArray[np.float64]
@@ -95,15 +96,19 @@ def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> di
     }
 
 
-def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
+def risk_coverage(sums: Tensors, score: str, classes: int | None = None) -> dict[str, list[float]]:
     """Return the selective risk over coverage, for plots: at most 100 points; empty lists without examples. Points are
-    the first thresholds at or above each percent of coverage; the last has a coverage of 1."""
+    the first thresholds at or above each percent of coverage; the last has a coverage of 1. `max_uncertainty` are the
+    thresholds of a score of predictions with `classes` classes: inputs with at most this score count as answered."""
     correct, wrong = _occupied(sums, score)
     if not len(correct):
-        return {"coverage": [], "risk": []}
+        return {"coverage": [], "risk": [], "max_uncertainty": []}
     coverage, risk = _curve(correct, wrong)
     chosen = np.unique(np.searchsorted(coverage, np.arange(1, POINTS + 1) / POINTS))
-    return {"coverage": coverage[chosen].tolist(), "risk": risk[chosen].tolist()}
+    counts = _histograms(sums, score)
+    upper = histograms.edges(score, classes)[:: histograms.BINS // counts.shape[1]][1:].numpy()
+    limits = np.minimum(upper[counts.any(0)], upper[-2])[chosen]  # the last edge is infinite
+    return {"coverage": coverage[chosen].tolist(), "risk": risk[chosen].tolist(), "max_uncertainty": limits.tolist()}
 
 
 def _histograms(sums: Tensors, score: str) -> Counts:

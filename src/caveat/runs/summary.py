@@ -163,7 +163,7 @@ def summarize(
         subgroups=_subgroups(test, run.info.subgroups),
         risk_coverage=None
         if run.info.target
-        else schema.Selective.model_validate(metrics.risk_coverage(pooled, "total")),
+        else schema.Selective.model_validate(metrics.risk_coverage(pooled, "total", len(run.info.classes))),
         classification=classes.of_all,
         models=inside.models | ({"oracle": schema.ModelRecord(mean=inside.oracle)} if inside.oracle else {}),
         decisions=inside.decisions,

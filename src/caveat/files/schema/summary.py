@@ -57,13 +57,16 @@ class AlarmsRecord(Record):
 class Selective(Record):
     """A risk-coverage curve: the error rate on answered inputs over the fraction of answered inputs."""
 
+    OMITTED: ClassVar = frozenset({"max_uncertainty"})
+
     coverage: list[float]
     risk: list[float]
+    max_uncertainty: list[float] = []  # the largest total uncertainty of answered inputs
 
     @model_validator(mode="after")
     def _same_points(self) -> Selective:
-        if len(self.coverage) != len(self.risk):
-            raise ValueError("coverage and risk must have the same number of points")
+        if len({len(each) for each in (self.coverage, self.risk, self.max_uncertainty or self.risk)}) > 1:
+            raise ValueError("coverage, risk and max_uncertainty must have the same number of points")
         return self
 
 

@@ -1,5 +1,6 @@
 """What to do with a run's model, the most important first."""
 
+import re
 import shlex
 
 from markupsafe import Markup
@@ -47,12 +48,11 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     alone = alone_step(run, behind, gap_to(run, run.comparable[ALONE]) if ALONE in run.comparable else None)
     if alone and behind:
         return [alone]
-    if early := below(run):
+    if below(run):
         text = (
             "Do not use it yet. Train for more <code>rounds</code>, with another <code>training.lr</code>, or with a "
         )
-        text += "method with local models: {}"
-        return [Markup(text).format(early.text.partition(": ")[2] or early.text)]
+        return [Markup(f"{text}method with local models.")]
     local = _local_instead(run)
     instead = _global_instead(run) or local
     foreign_step = _not_foreign(run, outside)
@@ -64,10 +64,11 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         _calibrating(run, found),
         foreign_step,
     ]
-    steps += [None if instead else _leaving(run), None if local else alone]
+    steps += [None if instead else _leaving(run, alarms), None if local else alone]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
-        check = ", and have a person decide those with an alarm" if alarms and not foreign_step else ""
+        told = not alarms or any(" alarm" in step for step in found_steps)
+        check = "" if told else ", and have a person decide those with an alarm"
         check = ", and until then have a person check every answer" if doubt and "its guarantee" in doubt else check
         found_steps.append(predicting(run, where[0], check))
     return found_steps
@@ -77,6 +78,22 @@ def below(run: RunFolder) -> WarningRecord | None:
     """Return the warning that all silos' predictions are less accurate than a simple model; None without one."""
     found = run.summary.warnings if run.summary else []
     return next((each for each in found if each.kind.startswith("below_") and not each.silos), None)
+
+
+def shortfall(warning: WarningRecord) -> str:
+    """Return by how much predictions are less accurate than the simple model of a warning; its text if unknown."""
+    if (found := _BELOW.fullmatch(warning.text)) is None:
+        return warning.text.removesuffix(".")
+    inputs, lost, gained = (int(found[name].replace(",", "")) for name in ("n", "lost", "gained"))
+    points = 100 * (lost - gained) / inputs
+    text = f"{found['model']} is right for {points:.0f} % more of {found['n']} validation inputs "
+    return f"{text}(alone right for {found['lost']}, and the run for {found['gained']})"
+
+
+_BELOW = re.compile(
+    r"Predictions are less accurate on validation inputs than (?P<model>.+?)(, most clearly at .+)?: of (?P<n>[\d,]+), "
+    r"only the baseline is right for (?P<lost>[\d,]+), and only the model for (?P<gained>[\d,]+)\."
+)
 
 
 def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
@@ -218,14 +235,13 @@ def _tempered(run: RunFolder) -> bool:
     return by_settings or bool(run.summary and run.summary.temperature)
 
 
-def _leaving(run: RunFolder) -> Markup | None:
-    """Return what to leave to a person: abstentions, or the inputs whose deferral spares many errors."""
+def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
+    """Return what to leave to a person: abstentions, or the inputs whose deferral spares many errors, and alarms."""
     curve = run.summary.risk_coverage if run.summary else None
     test = kept(run.summary) if run.summary else None
     if test and 0 < test.answered < test.inputs:
-        return Markup("Have a person decide the inputs that it abstains from, here {}.").format(
-            percent(1 - test.answered / test.inputs)
-        )
+        abstained = Markup("Have a person decide inputs that it abstains from, here {}{}.")
+        return abstained.format(percent(1 - test.answered / test.inputs), ", or that raise an alarm" * alarms)
     if curve is None or not curve.risk:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
@@ -233,9 +249,15 @@ def _leaving(run: RunFolder) -> Markup | None:
     coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
     if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
         of = _wrong_of(coverage, risk, inputs)
-        text = "Have a person decide the least certain {}, with the largest <code>{}</code> in the predictions: "
-        text += "of the others {}, compared with {} of all."
-        return Markup(text).format(percent(1 - coverage, 0), "total_uncertainty", of, percent(errors))
+        limits = dict(zip(curve.coverage, curve.max_uncertainty, strict=False))
+        which = (
+            f"above {limits[coverage]:.3g}" if coverage in limits else f"among the largest {percent(1 - coverage, 0)}"
+        )
+        said = Markup(
+            "Have a person decide inputs with <code>total_uncertainty</code> {}{}. Of the others by uncertainty, "
+        )
+        said += Markup("{}, compared with {} of all.").format(of, percent(errors))
+        return said.format(which, " or with an alarm" * alarms)
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
         of = _wrong_of(coverage, risk, inputs)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -100,6 +100,7 @@ class Judged:
         return any(each.clearly_zero for each in (self.sensitivity, self.specificity) if each)
 
 
+@lru_cache(1)
 def judged(run: RunFolder) -> list[Judged]:
     """Return a record for each of the run's silos; all are empty if classes were not counted."""
     names = (run.summary.classes if run.summary else None) or []

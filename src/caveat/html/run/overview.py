@@ -8,7 +8,7 @@ from markupsafe import Markup
 from ...core.text import joined, percent, plural, signed, size
 from ...files import RunFolder
 from ..templates import Statement
-from .advice import below
+from .advice import below, shortfall
 from .classification import ALONE, MANY, gap_to, majority_share, one_class
 from .guarantee import kept, promise_clause
 from .rounds import total_time
@@ -36,7 +36,7 @@ def _sentence(run: RunFolder) -> Markup:
     if (answering := _answering(run)) is not None:
         return answering
     early = below(run)
-    known = Markup("<b>Do not use it yet</b>: {}. ").format(early.text.partition(": ")[0]) if early else Markup()
+    known = Markup("<b>Do not use it yet</b>: {}. ").format(shortfall(early)) if early else Markup()
     known += Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
     if len(run.silos) > 1:
         known += f", mean over {len(run.silos):,} silos"

@@ -16,8 +16,6 @@ from .guarantee import QUANTITY, TIME
 
 BRIEF = ("crps", "c_index", "integrated_brier")
 """The metrics of other methods in the terminal, whose lines are short."""
-USELESS = 0.5
-"""Lower bounds are useless below this share of the lower quantile without inputs."""
 
 
 def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
