@@ -1,11 +1,13 @@
 """Tune the learning rates of `caveat bench`'s rows on validation data, and write them as settings.
 
     CAVEAT_DATA=DIR python benchmarks/tune_board.py OUT [--rows fedavg ditto ...] [--federations ...] [--workers 2]
+        [--plugin mine.py]
 
 Every row tries the same three rates on every federation: a third of the federation's rate, the rate, and three times
 the rate, with seeds that no board uses. The score is the mean over silos and seeds of the NLL of a silo's validation
 split, with the row's own decision between models; a failed run has no score. OUT/FEDERATION.SEED.json has all trials;
-repeat the command to continue. OUT/settings.toml is the package's file with the chosen rates.
+repeat the command to continue. OUT/settings.toml is the package's file with the chosen rates; rows that were not tuned
+keep theirs. Rows of --plugin are tuned with their default settings.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from caveat.bench.federations import FEDERATIONS, LITE, BoardFederation, deal
 from caveat.bench.settings import POOLED, SETTINGS, BoardSettings, read_settings
 from caveat.bench.train_cell import SOURCES, sources_of
 from caveat.files import write_bytes
+from caveat.methods.plugins import use
 
 SEEDS = (100, 101)
 FACTORS = (1 / 3, 1.0, 3.0)
@@ -93,10 +96,16 @@ def chosen(names: list[str], rows: list[str], out: Path) -> dict[str, dict[str, 
 
 
 def blocks(found: dict[str, dict[str, str]]) -> str:
-    """Return the text of the settings, whose part below the mark is replaced by the chosen rates."""
+    """Return the text of the settings with the chosen rates below the mark, and the rates of other rows as before."""
+    before = {
+        row: {name: str(each.training["lr"]) for name, each in own.federations.items() if "lr" in each.training}
+        for row, own in read_settings(SETTINGS).settings.items()
+    }
     text = SETTINGS.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
     parts = [text, MARK]
-    for row, by_federation in found.items():
+    for row in {**before, **found}:
+        if not (by_federation := before.get(row, {}) | found.get(row, {})):
+            continue
         if f"[settings.{row}]\n" not in text:
             parts.append(f'\n[settings.{row}]\ntuned = ["training.lr"]')
         parts.append(f"\n[settings.{row}.federations]")
@@ -111,7 +120,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["local", POOLED, *settings.rows])
     parser.add_argument("--federations", nargs="+", default=[*LITE, *FEDERATIONS])
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--plugin", action="append", default=[], help="file with a method of --rows")
     given = parser.parse_args()
+    for plugin in given.plugin:
+        use(plugin)
     given.out.mkdir(parents=True, exist_ok=True)
     data = Path(os.environ.get("CAVEAT_DATA", "."))
     with ProcessPoolExecutor(given.workers, get_context("fork")) as pool:

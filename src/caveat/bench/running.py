@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 
 from .. import api
 from ..core import ConfigurationError
+from ..core.text import duration
 from ..files import locked, nothing_begun, write_bytes
 from ..methods import METHODS
 from ..runs.other_source import TRAINED
@@ -151,32 +151,31 @@ def keep_settings(out: Path, path: Path) -> None:
 
 
 def plan_table(bench: Bench, workers: int) -> TextTable:
-    """Return a table of the missing cells with their expected hours, by federation.
+    """Return a table of the missing cells with their expected times, by federation.
 
     If there is no cell of the reference, its first cell is made and kept. Rehearsals give the training time of other
     rows relative to the reference; the rounds after training are assumed to take the same time per source and model.
     """
-    rows, total = [], 0.0
     reference = bench.settings.reference.partition("/")[0]
-    missing = bench.missing()
-    for name, places in groupby(
-        sorted(missing, key=lambda p: bench.federations.index(p.federation)), lambda p: p.federation
-    ):
-        todo = list(places)
-        hours = _seconds(bench, name, reference, todo) / 3600
-        total += hours
-        rows.append((name, str(len(todo)), f"{hours:.2f}"))
-    ends = ("all", str(len(missing)), f"{total:.2f}")
-    heads = [Heading("federation", words=True), Heading("cells"), Heading("hours of one core")]
-    caption = f"{total / workers:.1f} hours with {workers} workers, if there are as many free cores"
+    for name in dict.fromkeys(place.federation for place in bench.missing()):
+        first = CellPlace(name, reference, bench.seeds[0])
+        if read_cell(bench.out, first) is None:
+            bench.make_one(first)
+    missing, rows, total = bench.missing(), [], 0.0
+    for name in bench.federations:
+        if todo := [place for place in missing if place.federation == name]:
+            seconds = _seconds(bench, name, reference, todo)
+            total += seconds
+            rows.append((name, str(len(todo)), duration(seconds)))
+    ends = ("all", str(len(missing)), duration(total))
+    heads = [Heading("federation", words=True), Heading("cells"), Heading("time of one core")]
+    caption = f"{duration(total / workers)} with {workers} workers, if there are as many free cores"
     return text_table(heads, [*rows, ends], "missing cells", caption, ends=[len(rows) - 1])
 
 
 def _seconds(bench: Bench, name: str, reference: str, todo: Sequence[CellPlace]) -> float:
     """Return the expected seconds of the missing cells of a federation."""
     first = CellPlace(name, reference, bench.seeds[0])
-    if read_cell(bench.out, first) is None:
-        bench.make_one(first)
     cell = read_cell(bench.out, first)
     if cell is None or cell.failed is not None:
         raise ConfigurationError(f"{first} failed, so no cell of {name} can be estimated: {cell and cell.failed}")
