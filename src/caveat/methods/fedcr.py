@@ -7,7 +7,7 @@ averaged over samples, plus beta times the divergence of the federation's Gaussi
 input. A silo multiplies the Gaussians of all its inputs of a class, and the server multiplies the products of all silos
 and N(0, 1) (products of experts). After the last round, silos train the linear layer alone.
 
-Precisions add up, and so do means times precisions, so a silo sends these. It sends 0 for a class with fewer than five
+Precisions, and means times precisions, are additive, so a silo sends these. It sends 0 for a class with fewer than five
 examples, because the Gaussian of a single example reveals that example. Where paper and released code differ or are
 silent, we follow the code: the server's product includes N(0, 1); the divergence is of the class's Gaussian from the
 input's; a class that no silo sends in a round keeps its Gaussian; and other products replace it (the code's moving

@@ -1,7 +1,7 @@
 """TrFedDis: a global and a local head on a shared encoder, with evidential fusion of their opinions.
 
 Wang et al., Trusted Federated Disentangling network for non-IID domain feature, arXiv 2301.12798, 2023; eq. 1 to 13.
-BatchNorm stays at the silo, as in FedBN, and so does the local head. Both heads output evidence for each class.
+BatchNorm (as in FedBN) and the local head stay at the silo. Both heads output evidence for each class.
 
 Where paper and released code differ or are silent: the disentangling loss is symmetric and compares the units of the
 heads' first hidden layers (code), after their activation (code for digits), per example and summed over hidden units

@@ -30,7 +30,7 @@ def weights() -> Tensor:
 
 def curve(local: Tensor, other: Tensor, y: Tensor) -> Tensor:
     """Return (41,) float64, the negative log-likelihood in nats of labels (n,) under blends with each of the `weights`.
-    `local` and `other` (n, C) are probabilities. Rows with NaN in either are left out, and so are labels of -1. Labels
+    `local` and `other` (n, C) are probabilities. Rows with NaN in either, and labels of -1, are left out. Labels
     from C on are of times censored in bar y - C."""
     known = (y >= 0) & local.isfinite().all(1) & other.isfinite().all(1)
     mine, theirs = (bars.likelihood(p[known].double(), y[known])[:, None] for p in (local, other))

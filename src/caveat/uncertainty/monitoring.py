@@ -124,7 +124,7 @@ def _lowest(cuts: Sequence[float], n: int) -> Array:
 
 class RankMonitor(Monitor):
     """Evidence against inputs like n calibration inputs, from their ranks 1 to n + 1, low for unusual ones. With
-    `streams`, a monitor for each of so many independent streams of inputs."""
+    `streams`, a monitor for each of this number of independent streams of inputs."""
 
     def __init__(self, n: int, rate: float, *streams: int, endless: bool = False) -> None:
         self.n, self.t, self.k, self.endless = n, 0, _lowest(CUTS, n), endless

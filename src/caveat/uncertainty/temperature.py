@@ -57,7 +57,7 @@ def curve(log_probs: Tensor, y: Tensor) -> Tensor:
 
     The negative log-likelihood of labels in nats, its two derivatives in ln b, and the inputs' squared first
     derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, from C on for times that are censored
-    in bar y - C, -1 for none: such rows are dropped, and so are rows with NaN or +inf, which no temperature corrects. A
+    in bar y - C, -1 for none: such rows are dropped, like rows with NaN or +inf, which no temperature corrects. A
     -inf is a probability of zero at every power.
     """
     known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)

@@ -58,7 +58,7 @@ VARIANCE = "running_var"
 
 @dataclass(frozen=True)
 class Private(Wrapper):
-    """The base, with updates clipped to the norm `clip_norm` and noise added, the same for every silo.
+    """The base, with the updates of every silo clipped to the norm `clip_norm` and noise added.
 
     An update is what a silo sends minus what it was sent, over all groups together. It includes BatchNorm's running
     statistics, which are averages of the silo's data. Large ones use up the clip norm, so models without BatchNorm, or

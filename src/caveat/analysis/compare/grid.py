@@ -343,7 +343,7 @@ def check_size(
     if runs > MOST_RUNS:
         raise ConfigurationError(
             f"{len(rows)} rows, {columns} columns and {len(seeds)} seeds"
-            + (f", of which {tuning.seeds} try {len(tuning.values)} values" if tuning else "")
+            + (f", with {len(tuning.values)} values to tune on {tuning.seeds} seeds" if tuning else "")
             + f", are {runs:,} runs, expected at most {MOST_RUNS:,}"
         )
 

@@ -246,10 +246,10 @@ def own_manifest(folder: Path) -> Manifest:
 def delete_data(folder: Path) -> list[str]:
     """Delete the rows that a silo stored for a federation, or for every federation in a folder; yield a line per file.
 
-    The preprocessing of inputs is kept without values of columns, and so are the model and the silo's state, in which
-    distances replace the features of calibration inputs: predictions stay bit-identical. If no model is stored yet, the
-    state is deleted, too. Raises ConfigurationError for any other folder, RunError for one with links, DataError for
-    damaged files.
+    The preprocessing of inputs is kept without values of columns. The model and the silo's state are kept, with
+    distances in place of the features of calibration inputs: predictions stay bit-identical. If no model is stored yet,
+    the state is deleted, too. Raises ConfigurationError for any other folder, RunError for one with links, DataError
+    for damaged files.
     """
     federations = [folder] if _of_a_federation(folder) else list(filter(_of_a_federation, _folders(folder)))
     if not federations:
