@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from caveat.analysis.compare.build_record import _best
 from caveat.analysis.compare.table_files import markdown, per_run
-from caveat.files.schema import Comparison, DifferenceRecord, Measure
+from caveat.files.schema import Comparison, Measure
+from caveat.html.comparison.verdict import winner
 
 
 def row(name: str, mean: float | None, **more: Any) -> dict[str, Any]:
     ends = {"low": None if mean is None else mean - 0.01, "high": None if mean is None else mean + 0.01}
-    return {"row": name, "mean": mean, **ends, "worst": mean, "seeds": 2, "failed": 0, "best": False, **more}
+    return {"row": name, "mean": mean, **ends, "worst": mean, "seeds": 2, "failed": 0, **more}
 
 
 def cell(name: str, seed: int, **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ RECORD = Comparison.model_validate({
     ],
     "tables": [{
         "column": "A", "measure": "accuracy",
-        "rows": [row("one", 0.95, best=True), row("two", None, worst=None, failed=1)],
+        "rows": [row("one", 0.95), row("two", None, worst=None, failed=1)],
         "pairs": [{"a": "two", "b": "one", "mean": -0.02, "low": -0.03, "high": -0.01,
                    "p": 0.01, "p_adjusted": 0.01}],
     }],
@@ -47,7 +47,7 @@ RECORD = Comparison.model_validate({
 
 def test_markdown_has_every_row_with_the_papers_figure_and_its_failures() -> None:
     lines = markdown(RECORD).splitlines()
-    assert "| one | **95.0** (94.0 to 96.0) [78.0] | 95.0 |" in lines
+    assert "| one | 95.0 (94.0 to 96.0) [78.0] | 95.0 |" in lines
     assert "| two | 1 failed |  |" in lines
     assert "- A: two - one -2.0 (-3.0 to -1.0, p = 0.010), of 1 pairs." in lines
     assert "| one | 0.1 | 3 | 2 | 1 | 2 |" in lines
@@ -70,7 +70,10 @@ def test_csv_has_a_line_per_silo_and_one_per_run_without_any() -> None:
 def test_bold_is_what_is_shown_to_be_better_than_all_others(
     higher: bool | None, ps: tuple[float, ...], best: str
 ) -> None:
-    named = zip([("a", "b"), ("a", "c"), ("b", "c")], ps, strict=True)
-    pairs = [DifferenceRecord(a=a, b=b, mean=0.1, p_adjusted=p) for (a, b), p in named]
-    assert _best(pairs, "abc", Measure(name="x", higher=higher)) == best
-    assert _best([], ["a"], Measure(name="x", higher=higher)) == ""
+    measure, named = Measure(name="x", higher=higher), zip([("a", "b"), ("a", "c"), ("b", "c")], ps, strict=True)
+    pairs = [{"a": a, "b": b, "mean": 0.1, "p_adjusted": p} for (a, b), p in named]
+    rows = [row(name, mean) for name, mean in (("a", 0.3), ("b", 0.2), ("c", 0.1))]
+    content = {"rows": [{"name": name} for name in "abc"], "measures": [{"name": "x", "higher": higher}], "cells": [],
+               "tables": [{"measure": "x", "rows": rows, "pairs": pairs}]}  # fmt: skip
+    found = Comparison.model_validate({"schema": 1, "seeds": [0, 1], "columns": [{"name": ""}], **content})
+    assert winner(found, found.columns[0], measure) == best

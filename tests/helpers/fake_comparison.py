@@ -158,7 +158,6 @@ def table_of(
             "failed": sum(c["row"] == row and c["column"] == column and c["status"] == "failed" for c in cells),
             "worst": (min if measure["higher"] else max)(worst) if worst and measure["higher"] is not None else None,
             "rank": 1.0 + 0.9 * i if measure["higher"] is not None and found else None,
-            "best": measure["higher"] is not None and known[:1] == [row],
             "domains": {
                 domain: _interval([v for one in found.values() for n, v in one.items() if domains[n] == domain])
                 for domain in DOMAINS

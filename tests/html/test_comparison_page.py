@@ -28,7 +28,7 @@ from caveat.html.comparison.budgets import unequal_budgets
 from caveat.html.comparison.page import cost_plane, differences, headline, render
 from caveat.html.comparison.plots import course, silo_map
 from caveat.html.comparison.tables import main_table, metric_table, run_table, tuning_table
-from caveat.html.comparison.verdict import leaders, state, verdict
+from caveat.html.comparison.verdict import state, verdict, winner
 from caveat.html.comparison.wording import bracketed, contrast_verdict, figure, header, ranked, signed
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
@@ -694,10 +694,6 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
         f"Budgets differ ({told}), so methods are not ranked. At round 6, the last common one, fedavg and fedbn have "
         "the same accuracy on validation data (66.0 %, "
     )
-    two = found.model_copy(update={"columns": found.columns * 2})
-    assert leaders(two) == ""
-    equal = [run.model_copy(update={"rounds": 6}) for run in two.cells]
-    assert leaders(two.model_copy(update={"cells": tuple(equal)})) == "Best mean accuracy: uefl in 2 of 2 settings."
     found = budgeted({"uefl": 16, "fedavg": 6})
     assert unequal_budgets(found, found.columns[0]) == "uefl 16 rounds; fedavg 6 rounds"
     said = verdict(found, found.columns[0])
@@ -738,6 +734,14 @@ def test_equal_budgets_are_not_mentioned() -> None:
     assert unequal_budgets(found, found.columns[0]) == ""
     assert "After" not in verdict(found, found.columns[0])
     assert "Budgets differ" not in render(found)
+    (pair,) = found.tables[0].pairs
+    surely = pair.model_copy(update={"mean": 0.1 if pair.a == "uefl" else -0.1, "p_adjusted": 0.01})
+    table = found.tables[0].model_copy(update={"pairs": (surely,)})
+    assert pair.p_adjusted is not None
+    assert pair.p_adjusted > 0.05
+    assert winner(found, found.columns[0], found.measures[0]) == ""
+    assert "bold" not in Page(render(found)).text
+    assert winner(found.model_copy(update={"tables": (table, *found.tables[1:])}), found.columns[0], found.measures[0])
 
 
 def test_without_a_common_round_nobody_leads_there() -> None:

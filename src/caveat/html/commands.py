@@ -1,29 +1,22 @@
-"""Change the options of commands that pages show."""
+"""Commands of pages with other options."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 
 def option_of(command: str, option: str) -> str:
     """Return the value of an option of a command, or of a setting, such as "--set rounds"; empty without it."""
-    words, at = _words(command), _place(_words(command), option)
-    return words[at].removeprefix(f"{_key(option)}=" if _key(option) else "") if at else ""
+    words, prefix = _words(command), _prefix(option)
+    return next((words[i].removeprefix(prefix) for i in _places(words, option)), "")
 
 
 def changed(command: str, options: Mapping[str, str]) -> str:
     """Return a command with other values of options, or of settings, such as "--set rounds"."""
     words = _words(command)
     for option, value in options.items():
-        value = f"{_key(option)}={value}" if _key(option) else value
-        if at := _place(words, option):
-            words[at] = value
-        else:
-            words += [option.partition(" ")[0], value]
+        at = next(_places(words, option), len(words) + 1)
+        words[at - 1 : at + 1] = [option.partition(" ")[0], _prefix(option) + value]
     return shlex.join(words)
-
-
-def _key(option: str) -> str:
-    return option.partition(" ")[2]
 
 
 def _words(command: str) -> list[str]:
@@ -31,8 +24,11 @@ def _words(command: str) -> list[str]:
     return [part for word in shlex.split(command) for part in (word.split("=", 1) if word[:2] == "--" else [word])]
 
 
-def _place(words: list[str], option: str) -> int:
-    """Return the place of the last value of an option, 0 without one."""
-    name, _, key = option.partition(" ")
-    found = (i for i in range(1, len(words)) if words[i - 1] == name and (not key or words[i].startswith(f"{key}=")))
-    return max(found, default=0)
+def _prefix(option: str) -> str:
+    return f"{key}=" if (key := option.partition(" ")[2]) else ""
+
+
+def _places(words: list[str], option: str) -> Iterator[int]:
+    """Yield the places of an option's values, the last one first."""
+    name, prefix = option.partition(" ")[0], _prefix(option)
+    return (i for i in range(len(words) - 1, 0, -1) if words[i - 1] == name and words[i].startswith(prefix))

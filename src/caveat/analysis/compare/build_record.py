@@ -11,7 +11,7 @@ from ...files import schema
 from ...files.schema import CURVES, SCHEMA, Measure, MethodVariant, Setting, predicted
 from ...html.run.classification import majority
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER, UNBOUNDED
-from ..statistics import LEVEL, Interval, Steps, Values, estimate, interval, mean_ranks, simultaneous
+from ..statistics import Interval, Steps, Values, estimate, interval, mean_ranks, simultaneous
 from .folder import ComparisonFolder, FinishedRun
 from .grid import OWN, Grid
 from .per_input import TELLING, contrast_records, paired, steps_of
@@ -146,15 +146,11 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> sch
     steps = {name: _steps(finished[name], measure) for name in known}
     intervals = {name: interval(found, steps=steps[name]) for name, found in known.items()}
     ranks = mean_ranks(known, measure.higher) if measure.higher is not None and measure.figure else {}
-    pairs = _pairs(measure, {name: finished[name] for name in known})
-    equal = len({run.rounds for found in finished.values() for run in found.values()}) < 2
-    best = _best(pairs["pairs"], known, measure) if equal else ""
     rows = tuple(
         schema.Result(
             row=name,
             seeds=len(finished[name]),
             failed=sum(_has_failed(results, setting, method, seed) for seed in results.grid.seeds),
-            best=name == best,
             **(_spread(intervals[name], measure, finished[name], known[name]) if name in known else {}),
             rank=ranks.get(name),
         )
@@ -164,7 +160,7 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> sch
         column=setting.name,
         measure=measure.name,
         rows=rows,
-        **pairs,
+        **_pairs(measure, {name: finished[name] for name in known}),
     )
 
 
@@ -184,16 +180,6 @@ def _values(finished: Mapping[int, FinishedRun], measure: Measure) -> Values:
 
 def _steps(finished: Mapping[int, FinishedRun], measure: Measure) -> Steps:
     return {seed: steps_of(found, measure) for seed, found in finished.items()}
-
-
-def _best(pairs: Iterable[schema.DifferenceRecord], names: Iterable[str], measure: Measure) -> str:
-    """Return the method that is shown to be better than every other one; "" without one."""
-    beaten: dict[str, set[str]] = {name: {name} for name in names}
-    for pair in pairs:
-        if pair.mean and pair.p_adjusted is not None and pair.p_adjusted < LEVEL and measure.higher is not None:
-            first, second = (pair.a, pair.b) if (pair.mean > 0) == measure.higher else (pair.b, pair.a)
-            beaten[first].add(second)
-    return next((name for name, of in beaten.items() if 1 < len(of) == len(beaten)), "")
 
 
 def _spread(whole: Interval, measure: Measure, finished: Mapping[int, FinishedRun], values: Values) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...core.text import MINUS
 from ...files import as_text
 from ...files.schema import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Measure, Result
+from ...html.comparison.verdict import winner
 from ...html.comparison.wording import contrast_name, contrast_verdict, gap_interval, gap_of, scope
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
@@ -78,14 +79,14 @@ def _measured(record: Comparison, measure: Measure) -> str:
     for method in record.rows:
         cells = []
         for setting, found in zip(record.columns, results[method.name], strict=True):
-            cells.append(_cell(measure, found, record.printed(method, setting, measure)))
+            bold = "**" * (found.row == winner(record, setting, measure))
+            cells.append(_cell(measure, found, record.printed(method, setting, measure), bold))
             cells += [_number(measure, found.worst)] * worst
         lines.append(_line([method.name, *cells]))
     return "\n".join(lines)
 
 
-def _cell(measure: Measure, found: Result, paper: float | None) -> str:
-    bold = "**" if found.best else ""
+def _cell(measure: Measure, found: Result, paper: float | None, bold: str) -> str:
     text = f"{bold}{_number(measure, found.mean)}{bold}" if found.mean is not None else ""
     if found.low is not None:
         text += f" ({_number(measure, found.low)} to {_number(measure, found.high)})"

@@ -113,8 +113,6 @@ class Result(IntervalRecord):
     failed: int = 0
     worst: Finite = None
     rank: Finite = None
-    best: bool = False
-    """Whether it is shown to be better than all others of equal budgets."""
     domains: dict[str, IntervalRecord] = {}
     silos: dict[str, IntervalRecord] = {}
 

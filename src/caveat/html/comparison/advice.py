@@ -10,7 +10,7 @@ from ...files.schema import Comparison, DifferenceRecord, Result, Setting, predi
 from ...uncertainty.statistical_tests import half_width, seeds_needed
 from ..commands import changed, option_of
 from .budgets import longest, rising, trained, unequal_budgets
-from .verdict import ALONE, WITHOUT, accuracies, barely, gap_between, gap_text, unlearned
+from .verdict import ALONE, WITHOUT, accuracies, ahead, barely, gap_between, gap_text, unlearned
 from .wording import LEVEL, SEEDS, figure, ranked
 
 
@@ -83,8 +83,7 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
             return [Advice(f"{text}stays as it is and the test inputs are enough.", seeds=needed)]
         text = f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
         return [Advice(f"{text}differences above {gap_text(record.measures[0], half)}.")]
-    ahead = pair.p_adjusted is not None and pair.p_adjusted < LEVEL and (pair.mean or 0.0) > 0
-    return [Advice(f"Use {first} on silos like these.")] * ahead
+    return [Advice(f"Use {first} on silos like these.")] * ahead(pair)
 
 
 def _half(pair: DifferenceRecord) -> float | None:

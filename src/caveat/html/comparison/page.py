@@ -224,7 +224,6 @@ def render(record: Comparison) -> str:
         known=known,
         alarm=alarm,
         failed=[run for run in record.cells if run.status == "failed"],
-        leaders=verdicts.leaders(record),
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
         steps=[f"{name}: {step.step}" if name else step.step for name, step in steps],

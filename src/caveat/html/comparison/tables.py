@@ -20,7 +20,7 @@ from ..svg import element, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording
 from .budgets import pairs_of, range_of, trained, unequal_budgets
-from .verdict import gap_between
+from .verdict import gap_between, winner
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the tried values: a better value may be beyond"
@@ -76,10 +76,12 @@ def _name(record: Comparison, row: ComparedMethod) -> Markup:
 
 
 def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
-    cells = []
+    cells, best = [], winner(record, setting, measure)
     for row in record.rows:
         found = record.result(row, setting, measure)
-        cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
+        cells.append(
+            _mean(measure, found, row.name == best) or ("failed" if record.runs(row, setting, "failed") else "")
+        )
     of = "of all inputs together, mean over seeds" if measure.path else "mean over silos and seeds"
     return column(wording.header(measure) + _ARROWS[measure.higher], cells, of)
 

@@ -7,7 +7,7 @@ from ...core.text import equation, initial, listed, percent, plural
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail
-from .budgets import against, at_common_round, unequal_budgets
+from .budgets import against, at_common_round, pairs_of, unequal_budgets
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
 _BARELY = 0.2
@@ -139,19 +139,6 @@ def barely(record: Comparison, setting: Setting) -> bool:
 ALONE = "local"
 
 
-def leaders(record: Comparison) -> str:
-    """Count settings in which each method has the best mean; empty for one setting, or unequal budgets."""
-    measure = record.measures[0]
-    orders = [ranked(record.results(setting, measure).rows, measure) for setting in record.columns]
-    first = [order[0].row for order in orders if order]
-    unequal = any(unequal_budgets(record, setting) for setting in record.columns)
-    if len(first) < 2 or measure.higher is None or unequal:
-        return ""
-    counts = sorted(((first.count(row.name), row.name) for row in record.rows), key=lambda one: -one[0])
-    led = [f"{name} in {count}" for count, name in counts if count]
-    return f"Best mean {measure.title}: {', '.join(led)} of {len(first)} settings."
-
-
 def state(record: Comparison) -> tuple[str, str]:
     """Return how many runs are done, and a warning about missing and failed ones, or ""."""
     done, failed, missing = (len(record.runs(status=status)) for status in ("done", "failed", "missing"))
@@ -173,11 +160,20 @@ def gap_between(
     pairs: Sequence[schema.DifferenceRecord], first: str, second: str, measure: Measure
 ) -> schema.DifferenceRecord | None:
     """Return by how much `first` is better than `second`: positive is better for either direction of the metric."""
-    for pair in pairs:
-        if {pair.a, pair.b} == {first, second}:
-            same = (pair.a == first) == bool(measure.higher)
-            return pair if same else _turned(pair)
-    return None
+    found = next((pair for pair in pairs if {pair.a, pair.b} == {first, second}), None)
+    return found if found is None or (found.a == first) == bool(measure.higher) else _turned(found)
+
+
+def ahead(gap: schema.DifferenceRecord | None) -> bool:
+    """Return whether the first method of a difference is shown to be better."""
+    return bool(gap and gap.mean and gap.mean > 0 and gap.p_adjusted is not None and gap.p_adjusted < LEVEL)
+
+
+def winner(record: Comparison, setting: Setting, measure: Measure) -> str:
+    """Return the method that is shown to be better than all others; "" without one, or if budgets differ."""
+    order, pairs = ranked(record.results(setting, measure).rows, measure), pairs_of(record, setting, measure)
+    gaps = [gap_between(pairs, order[0].row, each.row, measure) for each in order[1:]]
+    return order[0].row if gaps and measure.higher is not None and all(map(ahead, gaps)) else ""
 
 
 def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRecord], measure: Measure) -> str:
@@ -190,9 +186,9 @@ def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRec
     found = {row: gap for row, gap in gaps.items() if gap is not None and gap.p_adjusted is not None}
     if not found:
         return f" The others: {listed(list(told.values()), _MOST_OTHERS)}."
-    ahead = [row for row, gap in found.items() if (gap.p_adjusted or 0.0) < LEVEL and (gap.mean or 0.0) > 0]
+    clear = [row for row, gap in found.items() if ahead(gap)]
     parts = [
-        (" not" * (rows is not ahead), rows) for rows in (ahead, [row for row in told if row not in ahead]) if rows
+        (" not" * (rows is not clear), rows) for rows in (clear, [row for row in told if row not in clear]) if rows
     ]
     texts = [f"is{no} significantly ahead of {listed([told[row] for row in rows], _MOST_OTHERS)}" for no, rows in parts]
     return f" {first} {' and '.join(texts)}."
