@@ -153,7 +153,7 @@ def test_what_is_finished_is_not_run_again(audited: tuple[Path, Any], silos: Sil
 
 
 def test_an_audit_of_dirichlet_distributions(silos: Silos) -> None:
-    method = library.FedPN(layers=2, personal_epochs=1, floor=-2)
+    method = library.FedPN(layers=2, personal_epochs=1, personal_steps=5, floor=-2)
     audit = library.audit(silos, method, rounds=1, seeds=(0, 1), fractions=(1 / 2, 1), model=SMALL, training=QUICK)
     verdicts = {finding.name: finding.verdict for finding in audit.findings}
     assert {"epistemic and data", "vacuity and data"} <= set(verdicts)
@@ -167,8 +167,8 @@ def test_a_temperature_leaves_the_opinions_behind_probabilities_as_they_are(silo
     fused = []
     for temperature in (True, False):
         audit = library.audit(
-            silos, library.FedPN(layers=2, personal_epochs=1, floor=-2), rounds=1, seeds=(0,), fractions=(1,),
-            model=SMALL, training=QUICK,
+            silos, library.FedPN(layers=2, personal_epochs=1, personal_steps=5, floor=-2), rounds=1, seeds=(0,),
+            fractions=(1,), model=SMALL, training=QUICK,
             uncertainty=library.Uncertainty(temperature_scaling=temperature, policy="always"),
         )  # fmt: skip
         fused.append(audit.record["fusion"])

@@ -193,7 +193,9 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("runs") / "decided"
     own = [
         "method.name=fedpn",
+        "method.layers=4",
         "method.personal_epochs=1",
+        "method.personal_steps=5",
         "method.normalize=true",
         "model.features=4",
         "model.dropout=0",

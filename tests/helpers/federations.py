@@ -168,7 +168,7 @@ WRAPPED: list[Method] = [
     Best(Familiar(TemperatureScaled(FedBABU(rounds=2, training=FAST)))),
     Blended(Familiar(FML(rounds=2, training=FAST))),
     Conformal(Blended(TemperatureScaled(Ensemble(APFL(rounds=1, training=ADAM), ensemble_size=2)))),
-    Surer(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="vacuity"),
+    Surer(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2, personal_steps=0), score="vacuity"),
 ]
 """Methods with other sources of uncertainty, calibration, decisions, or clipping and noise around them."""
 

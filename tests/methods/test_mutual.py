@@ -306,6 +306,9 @@ lr = 0.01
 
 [uncertainty]
 mc_samples = 3
+
+[engine]
+sync_seconds = 0
 """
 
 

@@ -41,7 +41,9 @@ def failure(silos: Silos, method: Any, lr: float, every: int = 9) -> RunError:
     return raised.value
 
 
-@pytest.mark.parametrize("method", [Local(), FML(), UEFL(iterations=2, extra_rounds=1), FedPN(personal_epochs=1)])
+@pytest.mark.parametrize(
+    "method", [Local(), FML(), UEFL(iterations=2, extra_rounds=1), FedPN(layers=4, personal_epochs=1, personal_steps=5)]
+)
 @pytest.mark.parametrize(("lr", "every"), [(1e4, 1), (1e4, 9), (1e8, 9)])
 def test_it_is_one_line_that_says_what_to_do(silos: Silos, method: Any, lr: float, every: int) -> None:
     error = failure(silos, method, lr, every)

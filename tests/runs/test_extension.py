@@ -29,6 +29,7 @@ CASES: dict[str, list[str]] = {
     "personal models and a guarantee": ["method.name=fedbabu", "method.fine_tune_epochs=1", "uncertainty.risk=0.5",
                                         "uncertainty.policy=guaranteed", "baselines=[]"],
     "densities": ["method.name=fedpn", "method.layers=2", "method.personal_epochs=1", "method.density_rounds=1",
+                  "method.personal_steps=5",
                   "baselines=[\"apfl\"]"],
     "states of optimisers": ["method.name=fedper", "training.optimizer_state=average", "server.optimizer=adam",
                              "baselines=[\"local\"]"],

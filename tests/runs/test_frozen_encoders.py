@@ -147,7 +147,8 @@ def test_a_frozen_encoder_is_used_as_in_evaluation(silos: Silos, tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "method", [caveat.UEFL(extra_rounds=1, iterations=2, codewords=4), caveat.FML(), caveat.FedPN()]
+    "method",
+    [caveat.UEFL(extra_rounds=1, iterations=2, codewords=4), caveat.FML(), caveat.FedPN(layers=2, personal_steps=5)],
 )
 def test_an_adapter_behind_a_frozen_encoder_learns(method: Any, silos: Silos, tmp_path: Path, cache: Path) -> None:
     settings = dataclasses.replace(FROZEN, adapter=4)

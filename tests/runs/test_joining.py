@@ -35,7 +35,7 @@ FAST: dict[str, Any] = {
 FEW = {"mc_samples": 2}
 METHODS = [
     FedAvg(**FEW), FedBN(**FEW), UEFL(codewords=4, threshold=0.0, margin=0.0, iterations=2, extra_rounds=1, **FEW),
-    FedPN(layers=2, personal_epochs=1), TrFedDis(), FedPer(**FEW), FMLU(**FEW),
+    FedPN(layers=2, personal_epochs=1, personal_steps=5), TrFedDis(), FedPer(**FEW), FMLU(**FEW),
 ]  # fmt: skip
 KEPT = {
     "fedavg": set(), "fedbn": {"model"}, "uefl": {"model", "entropy"}, "fedpn": {"own", "classes"},

@@ -25,7 +25,10 @@ from caveat.training.fit import _WATCHER, Training
 ADAM = Training(batch_size=8, lr=0.01)
 SMALL = library.ModelSettings(name="mlp", width=4, features=4, hidden=4)
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "moments from the second round on": (library.FedPN(rounds=3, training=ADAM, layers=2, personal_epochs=2), {}),
+    "moments from the second round on": (
+        library.FedPN(rounds=3, training=ADAM, layers=2, personal_epochs=2, personal_steps=5),
+        {},
+    ),
     "members that begin one after the other": (
         library.FedAvg(rounds=2, training=ADAM),
         {"uncertainty": library.Uncertainty(source="ensemble", ensemble_size=3), "every": 2},

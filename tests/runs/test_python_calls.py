@@ -145,7 +145,9 @@ def test_rows_of_a_table_are_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["always", "switch", "guaranteed"])
 @pytest.mark.parametrize(
-    "method", [caveat.FedAvg(), caveat.FML(), caveat.FedPN(), caveat.TrFedDis()], ids=lambda m: m.name
+    "method",
+    [caveat.FedAvg(), caveat.FML(), caveat.FedPN(layers=2, personal_steps=5), caveat.TrFedDis()],
+    ids=lambda m: m.name,
 )
 def test_no_model_is_trusted_with_what_is_no_number(silos: Silos, method: Method, policy: Any) -> None:
     found = caveat.run(silos, method, uncertainty=caveat.Uncertainty(policy=policy), **SMALL | {"rounds": 1})

@@ -25,7 +25,8 @@ PARTS = ["federation.participation=0.5"]
 CASES: dict[str, list[str]] = {
     "fedavg": ["method.name=fedavg", *KEPT],
     "fedbn": ["method.name=fedbn", "model.name=normed", "model.width=4", *PARTS],
-    "fedpn": ["method.name=fedpn", "method.layers=2", "method.personal_epochs=1", "method.density_rounds=1", *PARTS],
+    "fedpn": ["method.name=fedpn", "method.layers=2", "method.personal_epochs=1", "method.density_rounds=1",
+              "method.personal_steps=5", *PARTS],
     "uefl": ["method.name=uefl", "method.iterations=2", "method.extra_rounds=1"],
     "scaffold": ["method.name=scaffold", *PARTS],
     "fedper": ["method.name=fedper", *KEPT, *PARTS, "engine.workers=2"],

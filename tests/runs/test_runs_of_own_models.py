@@ -174,7 +174,13 @@ def test_a_run_begins_with_the_model_of_another(silos: Silos, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "method", [caveat.UEFL(extra_rounds=1, iterations=2, codewords=4), caveat.FedPN(), caveat.TrFedDis()], ids=str
+    "method",
+    [
+        caveat.UEFL(extra_rounds=1, iterations=2, codewords=4),
+        caveat.FedPN(layers=2, personal_steps=5),
+        caveat.TrFedDis(),
+    ],
+    ids=str,
 )
 @pytest.mark.long
 def test_a_plain_model_begins_one_with_more_parts(method: Any, silos: Silos, tmp_path: Path) -> None:

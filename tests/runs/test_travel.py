@@ -59,7 +59,7 @@ SETS = [
 ]  # fmt: skip
 FEW = {
     "uefl": ["method.iterations=2", "method.extra_rounds=1", "method.codewords=4"],
-    "fedpn": ["method.layers=1", "method.personal_epochs=1"],
+    "fedpn": ["method.layers=1", "method.personal_epochs=1", "method.personal_steps=5"],
 }
 NEW = [["61", "", "yes"], ["", "3.5", "no"], ["34", "-1", "perhaps"], ["52", "2", ""]]
 

@@ -25,7 +25,8 @@ from caveat.wrappers.choice_policies import Best, Blended, Surer, blend
 
 LOCAL, GLOBAL = Decision.LOCAL, Decision.GLOBAL
 TWO = (FedBABU(rounds=2, training=FAST), APFL(rounds=2, training=ADAM), FML(rounds=2, training=FAST),
-       TrFedDis(rounds=2, training=FAST), FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2))  # fmt: skip
+       TrFedDis(rounds=2, training=FAST),
+       FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2, personal_steps=0))  # fmt: skip
 
 
 @dataclass(frozen=True)
