@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import TINY, caveat, files, one_error, sets
+from html_page import Page
 from own_methods import forget_own, put_package
 
 import caveat as package
@@ -137,7 +138,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_plugin_as_it_was() -> None:
     assert done.exit_code == 0, done.stderr
     model = "model/model.safetensors"
     assert (Path("cut") / model).read_bytes() == (Path("whole") / model).read_bytes()
-    assert "caveat run config.toml --plugin mine.py --out NEW" in page.read_text()
+    assert "caveat run config.toml --plugin mine.py --out NEW" in Page(page.read_text()).text
 
 
 def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:

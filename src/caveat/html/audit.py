@@ -122,16 +122,16 @@ def verdicts(findings: Sequence[Finding]) -> list[Statement]:
     """Return every promise with its verdict and the number that decides, those that do not hold first."""
     text = Markup("<b>{}: {}.</b> {}: {}")
     return [Statement(_KINDS[each.verdict][0], text.format(initial(each.name), _KINDS[each.verdict][1],
-                       initial(each.claim), _shortly(each)))
+                       initial(each.claim), shortly(each)))
              for verdict in _KINDS for each in findings if each.verdict == verdict]  # fmt: skip
 
 
-def _shortly(finding: Finding) -> str:
+def shortly(finding: Finding) -> str:
     """Return what was found in a line, or the sentence of a finding without numbers that decide."""
     if dot := _estimate(finding):
         return f"{next(told for key, told in _DECIDING.items() if key in finding.measured)} {_numbers(finding, dot)}."
     if "p" not in finding.measured:
-        return finding.sentence
+        return finding.sentence[:1].lower() + finding.sentence[1:]
     chance = finding.measured["p"] >= _LEVEL
     told = f"errors {'as' if chance else 'above those'} by chance ({equation(finding.measured['p'])})"
     if len(finding.measured["above_chance"]) < 2:

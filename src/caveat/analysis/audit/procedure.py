@@ -16,11 +16,11 @@ from ...core.devices import find_devices
 from ...core.errors import cut
 from ...core.quantity import check_classes_only
 from ...core.settings import path_of
-from ...core.text import percent
+from ...core.text import initial, percent
 from ...data import Silos
 from ...files import read, write_bytes, write_record
 from ...files.schema import SCHEMA, AuditFile, Finding, FusedCopies, Summary, as_json
-from ...html.audit import render
+from ...html.audit import render, shortly
 from ...runs import python_calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
@@ -62,7 +62,7 @@ class Audit:
             Heading("verdict", words=True),
             Heading("found", words=True, wraps=True),
         ]
-        rows = ((finding.name, finding.verdict, finding.sentence) for finding in self.findings)
+        rows = ((each.name, each.verdict, f"{initial(each.claim)}: {shortly(each)}") for each in self.findings)
         # Blank lines between rows by `leading`, because padding would add one below the header, too.
         return text_table(heads, rows, title, gap=1, leading=1)
 
