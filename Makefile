@@ -3,6 +3,8 @@ BIN := .venv/bin
 # One process more than processors: tests of federations and of damaged folders wait for clocks and disks.
 TESTERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 INSTALLED := .venv/.installed
+# Bytecode is kept: all processes of tests and of the site import caveat, and torch.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: run test bits test-long check docs bench bench-gpu package lowest flower-versions clean
 
@@ -25,10 +27,9 @@ check: $(INSTALLED)  ## lint, format, types and layers
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-# Bytecode is kept because a dozen processes import caveat.
 docs: $(INSTALLED)  ## the site: build/site/index.html; warnings are errors
 	@rm -rf build/site
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -j auto -q -W --keep-going -d build/doctrees docs build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -j auto -q -W --keep-going -d build/doctrees docs build/site
 	$(BIN)/python docs/check_site.py build/site
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md

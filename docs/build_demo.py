@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -82,9 +83,12 @@ def model(out: Path, work: Path) -> dict[str, object]:
     }
 
 
-if __name__ == "__main__":
-    import tempfile
-
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+def main(out: Path) -> None:
+    """Build the demo, and exit with the reason if it cannot be built."""
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(build(Path(sys.argv[1]), Path(folder)) or 0)
+        sys.exit(build(out, Path(folder)) or 0)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main(Path(sys.argv[1]))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import gc
+import logging
 import sys
 from functools import cache
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
+import build_demo  # noqa: E402
 import generated  # noqa: E402
+from joblib import register_parallel_backend  # noqa: E402
+from joblib.parallel import MultiprocessingBackend  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 from sphinx.ext.napoleon import Config, NumpyDocstring  # noqa: E402
 from sphinx.search.en import SearchEnglish  # noqa: E402
@@ -109,24 +114,29 @@ class English(SearchEnglish):
 
 def next_to_pages(app: Sphinx, error: Exception | None) -> None:
     """Write the list of pages that tools read, and wait for the demo; the page shows the reason if it is missing."""
-    told = DEMO[0].communicate()[1]
+    DEMO[0].join()
     if error is not None:
         return
     (Path(app.outdir) / "llms.txt").write_text(generated.llms(HERE))
-    if DEMO[0].returncode:
-        print(f"the demo of the landing page was not built: {told}", file=sys.stderr)
+    if DEMO[0].exitcode:
+        print("the demo of the landing page was not built", file=sys.stderr)
 
 
-DEMO: list[Popen[str]] = []
+DEMO: list[BaseProcess] = []
 """The process that builds the demo, beside the pages."""
 
 
 def setup(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for sources."""
     generated.write(HERE / "reference")
-    command = [sys.executable, str(HERE / "build_demo.py"), str(Path(app.outdir) / "_static" / "demo")]
-    path = os.pathsep.join(filter(None, (str(HERE.parent / "src"), os.environ.get("PYTHONPATH"))))
-    DEMO.append(Popen(command, stderr=PIPE, text=True, env={**os.environ, "PYTHONPATH": path}))
+    logging.getLogger("caveat").setLevel(logging.WARNING)  # a style that furo imports shows all messages of all loggers
+    # Processes that are forked from here on need not import torch. Sphinx makes many objects that refer to each other,
+    # and little garbage, so the collector of garbage runs rarely.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+    register_parallel_backend("loky", MultiprocessingBackend)  # the gallery names this one, which starts anew
+    DEMO.append(get_context("fork").Process(target=build_demo.main, args=(Path(app.outdir) / "_static" / "demo",)))
+    DEMO[0].start()
     app.add_search_language(English)
     app.connect("html-page-context", same_sidebar, priority=400)  # before furo, which makes the sidebar
     app.connect("build-finished", next_to_pages)

@@ -21,6 +21,7 @@ run = caveat.run(
     caveat.FedAvg(rounds=8, training=caveat.Training(batch_size=32, lr=0.003)),
     model=caveat.ModelSettings(name="mlp"),
     uncertainty=uncertainty,
+    every=8,
 )
 file = Path(tempfile.mkdtemp()) / "digits.onnx"
 caveat.export_model(run, "silo-0", "onnx", file)

@@ -15,6 +15,7 @@ run = caveat.run(
     caveat.FedAvg(rounds=10, training=caveat.Training(batch_size=32, lr=0.003)),
     model=caveat.ModelSettings(name="mlp"),
     uncertainty=uncertainty,
+    every=10,
 )
 
 # %%

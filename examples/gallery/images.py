@@ -11,7 +11,8 @@ import caveat
 
 silos = caveat.data.rotated(caveat.data.digits(), angles=(0, 15, 30), silos_per_angle=2, seed=0)
 method = caveat.FedAvg(rounds=15, training=caveat.Training(batch_size=32, lr=0.003))
-run = caveat.run(silos, method, model=caveat.ModelSettings(name="mlp"), uncertainty=caveat.Uncertainty(policy="switch"))
+model, uncertainty = caveat.ModelSettings(name="mlp"), caveat.Uncertainty(policy="switch")
+run = caveat.run(silos, method, model=model, uncertainty=uncertainty, every=15)
 print(f"accuracy: {run.summary['mean']['accuracy']:.3f}")
 
 # %%

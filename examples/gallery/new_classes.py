@@ -19,6 +19,7 @@ run = caveat.run(
     silos,
     caveat.FedAvg(rounds=15, training=caveat.Training(batch_size=32, lr=0.003)),
     model=caveat.ModelSettings(name="mlp"),
+    every=15,
 )
 
 # %%

@@ -29,7 +29,7 @@ silos = caveat.data.from_frames(hospitals, target="outcome")
 # %%
 # Train, and abstain from unusual inputs.
 
-run = caveat.run(silos, caveat.FedAvg(rounds=20), uncertainty=caveat.Uncertainty(policy="switch"))
+run = caveat.run(silos, caveat.FedAvg(rounds=20), uncertainty=caveat.Uncertainty(policy="switch"), every=20)
 print(f"accuracy on test patients, mean over hospitals: {run.summary['mean']['accuracy']:.3f}")
 
 # %%
