@@ -164,8 +164,8 @@ def test_silos_on_demand_stand_behind_a_frozen_encoder(tmp_path: Path, cache: Pa
         parts = [Data(x[i : i + 15], (x[i : i + 15].sum(1) > 0).long()) for i in range(0, 60, 15)]
         return Silo(name, "", *parts)
 
-    crowd = caveat.data.population(50, make, ["no", "yes"])
-    settings = {"model": FROZEN, "participation": 0.1, "n_silos": 4, "training": caveat.Training(batch_size=8)}
+    crowd = caveat.data.population(12, make, ["no", "yes"])
+    settings = {"model": FROZEN, "participation": 0.4, "n_silos": 4, "training": caveat.Training(batch_size=8)}
     one = run(crowd, tmp_path / "a", **settings)
     two = run(crowd, tmp_path / "b", **settings, workers=2)
     assert_same(model_of(one), model_of(two))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from federations import ADAM, FAST, METHODS, Federation, assert_same, assert_same_states, flat
+from sampled import different
 
 import caveat
 from caveat.core import ConfigurationError, Method
@@ -41,9 +42,9 @@ def takes(method: Method, state: str) -> bool:
 
 
 EVERY = [(method, state) for method in METHODS for state in ("keep", "average") if takes(method, state)]
-each = pytest.mark.parametrize(
-    ("method", "state"), EVERY, ids=[f"{type(m).__name__}-{i}-{state}" for i, (m, state) in enumerate(EVERY)]
-)
+IDS = [f"{type(m).__name__}-{i}-{state}" for i, (m, state) in enumerate(EVERY)]
+each = pytest.mark.parametrize(("method", "state"), EVERY, ids=IDS)
+KINDS = {id(method) for method in different(METHODS)}
 
 
 @each
@@ -67,7 +68,14 @@ def test_states_over_rounds_are_the_same_bits_with_two_workers_and_after_an_inte
     assert any(not torch.equal(one[name], other[name]) for name in other)
 
 
-@each
+@pytest.mark.parametrize(
+    ("method", "state"),
+    [
+        pytest.param(method, state, marks=() if state == "average" or id(method) in KINDS else pytest.mark.long)
+        for method, state in EVERY
+    ],
+    ids=IDS,
+)
 def test_private_parts_send_no_moments(method: Method, state: str, tmp_path: Path) -> None:
     federation = Federation(carrying(method, state), tmp_path)
     federation.run()
