@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from commands import caveat as called
@@ -25,6 +24,8 @@ from data_samples import write_images
 import caveat
 from caveat.config import load, read_dictionary
 from caveat.federation.silo.silo_file import read_silo_file
+
+pd = pytest.importorskip("pandas")
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- fragment: .* -->\n+)?^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -67,7 +68,7 @@ SHORT = sets("rounds=2", "training.local_epochs=1", "uncertainty.mc_samples=2")
 """Options of every run."""
 
 
-def patients(seed: int) -> pd.DataFrame:
+def patients(seed: int) -> Any:
     draw = np.random.default_rng(seed)
     table = pd.DataFrame({"age": draw.normal(60, 9, 120).round(), "creatinine": draw.normal(1, 0.3, 120).round(2)})
     return table.assign(

@@ -104,11 +104,12 @@ def test_the_gallery_has_short_examples() -> None:
 
 def cells_of(file: Path) -> list[str]:
     """The code of the notebook that the page of an example offers."""
+    pytest.importorskip("sphinx_gallery")
+    pytest.importorskip("nbformat")
     from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
     from sphinx_gallery.notebook import jupyter_notebook
     from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
-    pytest.importorskip("nbformat")
     notebook = jupyter_notebook(split_code_and_text_blocks(str(file))[1], DEFAULT_GALLERY_CONF, str(file.parent))
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
@@ -144,6 +145,7 @@ const images = [...demo.examples, demo.turned(demo.examples[0], 90), scribble, d
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
 def test_the_demo_answers_from_a_file_as_the_run_does(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
     static, work, posted = tmp_path / "_static", tmp_path / "work", queue.Queue[str]()
     work.mkdir()
     if why := build_demo.build(static / "demo", work):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from caveat.export.export_model import ask_onnx, ask_torch, card_of
 from caveat.export.predictor import asked_at, outputs
 from caveat.wrappers.alarms import GROUP
 
+onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 Array = NDArray[Any]
 MLP = caveat.ModelSettings(name="mlp", width=8, features=6, hidden=8)
