@@ -26,7 +26,7 @@ def compare(
         typer.Option(
             metavar="A,B,...",
             callback=console.import_typed,
-            help="Methods to compare.  [default: those of the configuration]",
+            help="Methods to compare.  [default: the methods in the configuration]",
         ),
     ] = None,
     variants: Annotated[
@@ -227,7 +227,7 @@ def bench(
         typer.Option(
             metavar="A,B,...",
             callback=console.import_typed,
-            help="Methods.  [default: those of the settings]",
+            help="Methods.  [default: the methods in the settings]",
             show_default=False,
         ),
     ] = None,
@@ -242,7 +242,7 @@ def bench(
     ] = False,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="Random seeds.  [default: those of the settings]", show_default=False),
+        typer.Option(metavar="N,N,...", help="Random seeds.  [default: the seeds in the settings]", show_default=False),
     ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only estimate the time; makes a cell per federation, which is kept.")

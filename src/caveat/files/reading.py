@@ -91,7 +91,7 @@ def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
     if kind.SEALED:
         check_seal(value, where)
     if (place := _beyond(value)) is not None:
-        raise DataError(f"{where}: {place}: the number is larger than any that a run can write")
+        raise DataError(f"{where}: {place}: the number is larger than any number that a run can write")
     try:
         return kind.model_validate(value, context=FROM_FILE)
     except ValidationError as error:

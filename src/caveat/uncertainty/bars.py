@@ -66,8 +66,8 @@ def cells(y: Tensor, edges: Tensor) -> Tensor:
 
 
 def refined(edges: Tensor, counts: Tensor) -> Tensor:
-    """Return a grid with half of the cells by counts (4096,) and half by width, if a cell of this one holds too many
-    targets for the bars, as with a few targets far from all others."""
+    """Return a grid with half of the cells by counts (4096,) and half by width, if a cell of the given grid has too
+    many targets for the bars, as with a few targets far from all others."""
     if counts.max() <= counts.sum() / (2 * MOST):
         return edges
     shares = (counts / counts.sum() + edges.diff() / (edges[-1] - edges[0])) / 2
