@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from caveat.core import Data, Decision, Prediction, Silo
+from caveat.data import from_files
 from caveat.data.silos import Silos
 from caveat.runs.gallery import SILOS, SURE_ERRORS, gallery, over_domains
 
@@ -59,3 +61,27 @@ def test_silos_with_examples_and_features_come_from_every_domain() -> None:
     chosen = over_domains(domains, 20)
     assert chosen == [f"silo-{10 * d + i}" for d in range(4) for i in range(5)]
     assert over_domains(domains, 100) == list(domains)
+
+
+def test_wrong_answers_of_a_table_have_their_rows(tmp_path: Path) -> None:
+    """Numbers, categories and gaps are those of the file at the row that is named."""
+    lines = ["age,ward,pressure,label"]
+    lines += [f"{i % 7},{'xyz'[i % 3]},{'' if i % 5 == 0 else i / 4},{i % 2}" for i in range(200)]
+    for name in ("hill", "coast"):
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    silos = from_files(tmp_path / "hill.csv", tmp_path / "coast.csv", target="label")
+
+    def predict(x: Tensor, subgroup: Tensor | None = None) -> Prediction:
+        right = torch.full((len(x),), 0.4, dtype=torch.float64)
+        return Prediction.from_samples(torch.stack([right, 1 - right], 1)[None], Decision.GLOBAL)
+
+    found = gallery(silos, silos.names, lambda name: predict).sure_errors
+    assert len(found) == SURE_ERRORS
+    for each in found:
+        assert each.source_row
+        *cells, label = lines[each.source_row].split(",")
+        assert label == silos.classes[each.label]
+        shown = list(each.row_values.values())
+        assert shown[1] == cells[1]
+        for text, cell in zip(shown[::2], cells[::2], strict=True):
+            assert text == (f"{float(cell):.4g}" if cell else "")

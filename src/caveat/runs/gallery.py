@@ -51,7 +51,7 @@ def gallery(
     for silo in map(silos.named, names):
         predict = predictor(silo.name)
         prediction = predict(silo.test.x, silo.subgroups.get("test"))
-        wrong += _sure_errors(silos, silo.test, prediction, silo.name)
+        wrong += _sure_errors(silos, silo, prediction)
         if silo.name not in chosen:
             continue
         order = prediction.total.argsort(stable=True).tolist()
@@ -87,12 +87,24 @@ def _survival(silo: Silo, predict: Callable[..., Prediction], target: Times) -> 
     )
 
 
-def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId) -> list[schema.SureError]:
-    """Return a silo's most confident errors, limited to the number shown for all silos."""
+def _sure_errors(silos: Silos, silo: Silo, prediction: Prediction) -> list[schema.SureError]:
+    """Return a silo's most confident errors, limited to the number shown for all silos, with the rows of a table."""
+    data, encoder, rows = silo.test, silos.encoders.get(silo.name), silo.indices.get("test")
     wrong = (prediction.label != data.y) & (prediction.decision != Decision.ABSTAIN)
     places = wrong.nonzero()[:, 0].tolist()
     surest = sorted(places, key=lambda i: -float(prediction.probs[i].max()))[:SURE_ERRORS]
-    return [schema.SureError(**schema.as_json(_item(silos, data, prediction, i)), silo=silo) for i in surest]
+    found = [schema.SureError(**schema.as_json(_item(silos, data, prediction, i)), silo=silo.name) for i in surest]
+    if encoder is None:
+        return found
+    return [
+        each.model_copy(
+            update={
+                "source_row": None if rows is None else int(rows[i]) + 1,
+                "row_values": encoder.decoded(data.x[i].numpy(force=True)),
+            }
+        )
+        for each, i in zip(found, surest, strict=True)
+    ]
 
 
 def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[schema.Quadrant]:

@@ -213,6 +213,23 @@ class Encoder:
         one_hot = [rows[:, i : i + 1] == np.arange(count) for i, count in coded.items()]
         return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
+    def decoded(self, features: Array) -> dict[str, str]:
+        """Return the values of one encoded row (F,) by column, as text; empty for missing ones. Numbers have four
+        digits, and are the imputed ones in columns without missing training values. Empty for rows of another width."""
+        numbers, flagged, coded = _kinds(self.layout)
+        if len(features) != len(numbers) + len(flagged) + sum(coded.values()):  # features of a frozen model
+            return {}
+        end = len(numbers) + len(flagged)
+        missing = {i for i, flag in zip(flagged, features[len(numbers) : end], strict=True) if flag}
+        means, scales = np.array(self.means), np.array(self.scales)
+        values = features[: len(numbers)] * scales + means
+        values = np.where(abs(values) < 1e-6 * (abs(means) + scales), 0.0, values)  # rounding of float32
+        found = {i: "" if i in missing else f"{value:.4g}" for i, value in zip(numbers, values, strict=True)}
+        for i, count in coded.items():
+            chosen = np.flatnonzero(features[end : end + count])
+            found[i], end = (self.layout.columns[i].categories or ())[chosen[0]] if len(chosen) else "", end + count
+        return {column.name: found[i] for i, column in enumerate(self.layout.columns)}
+
     def limits(self, silo: str) -> dict[int, Limit]:
         """Return the values that the data dictionary allows, by the position of a column; other columns allow all
         values."""

@@ -301,9 +301,13 @@ class GallerySilo(Record):
 
 
 class SureError(Item):
-    """A wrong answer and its silo."""
+    """A wrong answer, its silo and, of a table, its row."""
+
+    OMITTED: ClassVar = frozenset({"image", "source_row", "row_values"})
 
     silo: str
+    source_row: int | None = None  # its position among the rows of the source, from 1
+    row_values: dict[str, str] = {}  # by column
 
 
 class ObservedInputs(Record):

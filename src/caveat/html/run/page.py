@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...core.text import count, percent
 from ...files import RunFolder, can_go_back, read_run, write_bytes
 from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
-from ..templates import worst_first
+from ..templates import Table, column, table, words, worst_first
 from .advice import below
 from .classification import classification, own_metrics
 from .decisions import ABOUT, OWN, decisions, outcomes
@@ -96,6 +97,26 @@ class _Budget:
         return [quadrant.model_copy(update={"items": self.keep(quadrant.items)}) for quadrant in quadrants]
 
 
+def wrong_rows(gallery: Gallery) -> Table | None:
+    """Return the most confident errors of a table as rows with their values; None for other inputs."""
+    found = gallery.sure_errors
+    names = list(dict.fromkeys(name for each in found for name in each.row_values))
+    if not names:
+        return None
+    columns = [
+        words("silo", [each.silo for each in found]),
+        column("row", [count(each.source_row) for each in found], "position in the source of the data"),
+        words("predicted", [gallery.name_of(each.predicted) for each in found]),
+        column("confidence", [percent(each.probability) for each in found]),
+        words("label", [gallery.name_of(each.label) for each in found]),
+        *(column(name, [each.row_values.get(name, "") for each in found]) for name in names),
+    ]
+    caption = (
+        "From all silos, with the values that the model had; missing ones are empty. This page contains values of "
+    )
+    return table(columns, f"{caption}single inputs.", [each.silo for each in found])
+
+
 _ONE_MODEL = tuple(replace(q, name="abstained" if q.abstained else "answered") for q in QUADRANTS)
 Examples = tuple[Sequence[str], Sequence[tuple[str, Sequence[Sequence[Item]]]]]
 """A silo's examples: the streams, and for each quadrant its name and the items of every stream."""
@@ -159,6 +180,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "own_metrics": own_metrics(run),
         "failures": failures(run),
         "classification": classification(run),
+        "wrong_rows": wrong_rows(run.gallery) if run.gallery else None,
         "subgroups": subgroup_table(run),
         "outcomes": outcomes(run),
         "alarms": first.alarms if first else None,
