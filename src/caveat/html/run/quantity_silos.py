@@ -214,6 +214,7 @@ def verdict_table(run: RunFolder) -> Table | None:
     low = min((wilson_of(each)[0] for each in found if each.silo.n_test), default=0.0)
     columns = [
         words("silo", [each.silo.name for each in found]),
+        words("verdict", [_marked(each) for each in verdicts]),
         column("inputs", [count(each.silo.n_test) for each in found], "test inputs"),
         column("MAE", [significant(test.mae) for test in tests], "mean absolute error of medians"),
         column("less than without inputs", [_less(each.gain) for each in found], "mean absolute error, 95 % interval"),
@@ -221,7 +222,6 @@ def verdict_table(run: RunFolder) -> Table | None:
         column("in intervals", [each.covered for each in found], "test inputs within their interval"),
         words("95 % interval", [_bar(each, 0.1 * math.floor(10 * low)) for each in found], "share within, up to 100 %"),
         column("width", widths(tests), "mean width of intervals, infinite if one of them is"),
-        words("verdict", [_marked(each) for each in verdicts]),
     ]
     tick = f"; a tick marks the guaranteed {percent(wanted, 0)}" if wanted else ""
     caption = f"Silos on their own {run.split} inputs, in the unit of the target{tick}."
