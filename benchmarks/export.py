@@ -1,12 +1,14 @@
 """Compare exported models with their runs, and measure their speed: `python benchmarks/export.py [METHOD...]`.
 
 Trains every method on scikit-learn's digits and, with CAVEAT_DATA, FedAvg, FedPN and TrFedDis on the heart disease
-table. Exports a silo's model to ONNX and compares predictions for 10,000 inputs: the silos' own, and inputs with noise.
+table, and FedAvg on a quantity and a time (the tables of `benchmarks/quantities.py`, and TCGA-BRCA by center). Exports
+a silo's model to ONNX and compares predictions for 10,000 inputs: the silos' own, and inputs with noise.
 Prints
 
 - the largest difference of probabilities, except for inputs close to a tie, for which another model answers;
 - the number of inputs whose label, decision, set or p-value differ, and how many of them are not close to a tie: close
-  means that a relative change of 1e-5 in the compared values changes the run's own decision;
+  means that a relative change of 1e-5 in the compared values changes the run's own decision; for a quantity or a time,
+  also the largest difference of medians, means, interval ends and risks, relative to the range of the bars;
 - the time of the exported model relative to caveat's own prediction, one thread each, in turns within one process; and
   relative to the bare model (encoder and head, one pass) in onnxruntime, for methods with one model.
 """
@@ -50,6 +52,12 @@ HEART = [
     "data.source=csv:uci_heart_cleveland.csv,uci_heart_hungarian.csv,uci_heart_switzerland.csv,uci_heart_va.csv",
     "data.target=disease", "model.name=mlp", "model.width=64", "rounds=5", "baselines=[]", "engine.workers=1",
 ]  # fmt: skip
+NUMBERS = {
+    "mpg, fedavg": ["data.source=csv:mpg_usa.csv,mpg_europe.csv,mpg_japan.csv", "data.target=mpg",
+                    "data.predict=quantity"],
+    "tcga-brca, fedavg": ["data.source=csv:" + ",".join(f"tcga_brca_train_{k}.csv" for k in range(6)),
+                          "data.target=days", "data.predict=time", "data.event=died", "data.horizons=[365, 1825]"],
+}  # fmt: skip
 POLICIES = {
     "fedper, guaranteed": ["method.name=fedper", "uncertainty.policy=guaranteed", "uncertainty.risk=0.2", *DIGITS],
     "apfl, switch, sets": ["method.name=apfl", "uncertainty.policy=switch", "uncertainty.set_coverage=0.9", *DIGITS],
@@ -69,6 +77,9 @@ def runs(methods: list[str]) -> Iterator[tuple[str, list[str]]]:
     for name in ("fedavg", "fedpn", "trfeddis") if os.environ.get("CAVEAT_DATA") else ():
         if not methods or f"heart, {name}" in methods:
             yield f"heart, {name}", [f"method.name={name}", *FEW.get(name, []), *HEART]
+    for name, sets in NUMBERS.items() if os.environ.get("CAVEAT_DATA") else ():
+        if not methods or name in methods:
+            yield name, ["method.name=fedavg", *sets, *HEART[2:]]
 
 
 def inputs(raw: RawInputs, silos: caveat.data.Silos) -> Tensor:
@@ -108,8 +119,9 @@ def near_ties(ask: Callable[[Tensor], Any], x: Tensor) -> dict[str, Tensor]:
                 found[name] |= other.any(1) if other.ndim > 1 else other
     finally:
         familiarity.conformal, familiarity.score, Prediction.score = usual, scores, compared
-    top = base["probs"].topk(2, -1).values
-    found["label"] |= top[:, 0] - top[:, 1] <= CLOSE * top[:, 0]
+    if "label" in base:
+        top = base["probs"].topk(2, -1).values
+        found["label"] |= top[:, 0] - top[:, 1] <= CLOSE * top[:, 0]
     return found
 
 
@@ -160,6 +172,14 @@ def row(name: str, run: caveat.Run) -> str:
             other = found[key] != expected[key].numpy()
             other = other.any(1) if other.ndim > 1 else other
             cells.append(f"{key} {other.sum()} ({(other & ~ties[key].numpy()).sum()})")
+    if (target := run.experiment.target(silo)) is not None:
+        apart, width = [], target.edges[-1] - target.edges[0]
+        for key in target.names:
+            ours, theirs = found[key][same], expected[key].numpy()[same]
+            known = np.isfinite(ours) & np.isfinite(theirs)
+            assert (ours[~known] == theirs[~known]).all()
+            apart.append(np.abs(ours - theirs)[known].max(initial=0.0) / (1 if key.startswith("risk") else width))
+        cells.append(f"numbers {max(apart):.0e}")
     cells.append(f"{ratio(lambda: model.run(names, given), lambda: predict(prepared)):.2f} of caveat")
     if (alone := bare(run, silo, raw)) is not None:
         beside = ratio(lambda: model.run(names, given), lambda: alone.run(None, given))

@@ -1,10 +1,12 @@
 """Coverage of intervals, and promises of tolerance, over many draws of calibration inputs.
 
-Run: python benchmarks/intervals.py noise [--draws 3]
+Run: python benchmarks/intervals.py noise|zeros [--draws 3]
      CAVEAT_DATA=DIR python benchmarks/intervals.py resplits [--draws 200]
 
 `noise`: coverage and width of intervals, overall and by thirds of `spread`, in a simulation whose noise differs between
-inputs; `--draws` is the number of seeds.
+inputs; `--draws` is the number of seeds. `zeros`: the same with targets rounded to whole numbers, and 0 instead of
+negative ones, which are two fifths of all targets; also the coverage and the mean lower end for inputs whose target is
+0, and the share of predicted medians that are 0 if rounded.
 
 `resplits`: trains FedAvg on abalone (three silos) once, with 36 % of the rows. Each draw splits the inputs of a silo
 that training did not see into 20, 60 or 300 calibration inputs and test inputs. Printed per silo: the mean coverage of
@@ -36,11 +38,12 @@ COVERAGE, RISK, CONFIDENCE, TOLERANCE = 0.9, 0.1, 0.9, 3.5
 SPLIT = data.Split(train=0.4, validation=0.1, test=0.1)
 
 
-def noise(seeds: int) -> None:
+def noise(seeds: int, zeros: bool = False) -> None:
     for seed in range(seeds):
         generator = np.random.default_rng(seed)
         x = generator.normal(size=(3000, 5))
         y = 3 * x[:, 0] + generator.normal(size=3000) * np.where(x[:, 1] > 1, 8, 1)
+        y = np.maximum(0, y + 1).round() if zeros else y
         groups = generator.integers(0, 3, 3000).astype(str)
         train, test = np.split(generator.permutation(3000), [2400])
         model = FederatedRegressor(random_state=seed).fit(x[train], y[train], groups=groups[train])
@@ -50,6 +53,12 @@ def noise(seeds: int) -> None:
         print(
             f"seed {seed}: coverage {held.mean():.3f} (width {(high - low).mean():.1f}); by spread: {', '.join(parts)}"
         )
+        if zeros:
+            zero, rounded = y[test] == 0, model.predict(x[test], groups[test]).round() == 0
+            print(
+                f"  zeros: {zero.mean():.3f} of targets, {rounded.mean():.3f} of medians; coverage of zeros "
+                f"{held[zero].mean():.3f}, of others {held[~zero].mean():.3f}; their lower end {low[zero].mean():.2f}"
+            )
 
 
 def covered(found: caveat.Prediction, y: torch.Tensor, size: int, draws: int) -> tuple[float, float, float]:
@@ -112,12 +121,12 @@ def resplits(draws: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=("noise", "resplits"))
+    parser.add_argument("task", choices=("noise", "zeros", "resplits"))
     parser.add_argument("--draws", type=int)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    if given.task == "noise":
-        noise(given.draws or 3)
+    if given.task != "resplits":
+        noise(given.draws or 3, given.task == "zeros")
     else:
         resplits(given.draws or 200)
 

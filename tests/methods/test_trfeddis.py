@@ -11,13 +11,15 @@ import pytest
 import torch
 from federations import ADAM, assert_same, model
 from scipy.integrate import quad
+from scipy.special import digamma
 from scipy.stats import beta
 from torch import Tensor, nn
 from trfeddis_formulas import FUSED, STILL, built, context, first_training, loss, normed, said, terms
 
-from caveat.core import Tensors, seeded
+from caveat.core import Decision, Tensors, seeded
+from caveat.core.quantity import Quantity
 from caveat.methods import TrFedDis
-from caveat.methods.trfeddis import evidential_loss, likeness
+from caveat.methods.trfeddis import as_prediction, evidential_loss, likeness
 from caveat.nn.encoders import Model
 from caveat.training.modules import snapshot
 
@@ -59,6 +61,24 @@ def test_the_evidential_loss_is_what_its_integrals_are(evidence: tuple[float, fl
     for annealed in (0, 1):
         found = float(evidential_loss(log_evidence, y, annealed))
         assert found == pytest.approx(expected + annealed * wrong, rel=1e-7)
+
+
+def test_bars_have_the_prior_evidence_of_eight_classes() -> None:
+    """However many there are, also after fusion: e1 + e2 + e1 e2 / 8."""
+    target = Quantity(tuple(range(65)), tuple(range(64)), (1 / 64,) * 64, 4096)
+    method = replace(TrFedDis(), training=TrFedDis().training.smoothed(target))
+    assert (method.prior, TrFedDis().prior) == (0.125, 1.0)
+    one, other = torch.rand(2, 3, 64, dtype=torch.float64) * 20
+    fused = as_prediction(
+        method.fuse([(each / 0.125).log() for each in (one, other)]), Decision.LOCAL, torch.zeros(3), 0.125
+    )
+    evidence = one + other + one * other / 8
+    torch.testing.assert_close(fused.probs, (evidence + 0.125) / (evidence.sum(1, keepdim=True) + 8))
+    torch.testing.assert_close(fused.uncertainty["vacuity"], 8 / (evidence.sum(1) + 8))
+    torch.testing.assert_close(fused.log_evidence, evidence.sum(1).log())
+    nothing = torch.full((1, 64), -torch.inf, dtype=torch.float64)
+    expected = float(digamma(8) - digamma(0.125))
+    assert float(evidential_loss(nothing, torch.tensor([5]), 1, 0.125)) == pytest.approx(expected)
 
 
 def test_gradients_of_the_loss_are_those_of_its_differences() -> None:

@@ -98,7 +98,7 @@ def exact(log_alpha: Tensor) -> dict[str, mp.mpf]:
             "expected_entropy": aleatoric,
             "mutual_information": total - aleatoric,
             "dirichlet_entropy": differential,
-            "kl_to_uniform": -differential - mp.loggamma(k),
+            "kl_to_symmetric": -differential - mp.loggamma(k),
             "vacuity": k / a0,
         }
 
@@ -106,7 +106,7 @@ def exact(log_alpha: Tensor) -> dict[str, mp.mpf]:
 def computed(log_alpha: Tensor) -> dict[str, Tensor]:
     found = dirichlet.Dirichlet(log_alpha)
     names = ("entropy", "expected_entropy", "mutual_information", "dirichlet_entropy", "vacuity")
-    return {name: getattr(found, name) for name in names} | {"kl_to_uniform": dirichlet.kl_to_uniform(log_alpha)}
+    return {name: getattr(found, name) for name in names} | {"kl_to_symmetric": dirichlet.kl_to_symmetric(log_alpha)}
 
 
 def parameters(classes: int) -> Tensor:
@@ -130,7 +130,7 @@ def test_dirichlet_measures_against_mpmath(classes: int) -> None:
     results = computed(log_alpha)
     for i, row in enumerate(log_alpha):
         for name, expected in exact(row).items():
-            scale = abs(expected) + (1 if name in ("dirichlet_entropy", "kl_to_uniform") else 0)
+            scale = abs(expected) + (1 if name in ("dirichlet_entropy", "kl_to_symmetric") else 0)
             tolerance = {"expected_entropy": 1e-8, "mutual_information": 1e-8, "dirichlet_entropy": 1e-13}
             error = abs(mp.mpf(results[name][i].item()) - expected) / scale
             assert error < tolerance.get(name, 1e-12), (name, row.exp().tolist())
@@ -141,8 +141,9 @@ def test_dirichlet_measures_against_torch_where_it_can() -> None:
     d = Dirichlet(alpha)
     torch.testing.assert_close(dirichlet.Dirichlet(alpha.log()).mean, d.mean)
     torch.testing.assert_close(dirichlet.Dirichlet(alpha.log()).dirichlet_entropy, d.entropy())
-    uniform = kl_divergence(d, Dirichlet(torch.ones_like(alpha)))
-    torch.testing.assert_close(dirichlet.kl_to_uniform(alpha.log()), uniform)
+    for prior in (1.0, 0.125, 2.0):
+        expected = kl_divergence(d, Dirichlet(torch.full_like(alpha, prior)))
+        torch.testing.assert_close(dirichlet.kl_to_symmetric(alpha.log(), prior), expected)
 
 
 def test_more_evidence_is_always_more_certain() -> None:
@@ -198,7 +199,7 @@ def test_gradient_of_the_dirichlet_entropy_in_float32() -> None:
 
 def test_uniform_distribution_is_where_differential_entropy_peaks() -> None:
     log_alpha = torch.zeros(6, dtype=torch.float64, requires_grad=True)
-    kl = dirichlet.kl_to_uniform(log_alpha.detach())
+    kl = dirichlet.kl_to_symmetric(log_alpha.detach())
     dirichlet.Dirichlet(log_alpha).dirichlet_entropy.backward()
     assert float(kl) == pytest.approx(0, abs=1e-13)
     torch.testing.assert_close(log_alpha.grad, torch.zeros(6, dtype=torch.float64))

@@ -11,10 +11,14 @@ FedAvg, which equals the code's uniform mean for silos of equal size. The local 
 equal heads would never separate, because the divergence has no gradient there.
 Our choices: the conflict of the opinions is a score, because Dempster's rule ignores it; other fusion rules; and a silo
 without a local head predicts with the global head, which equals fusion with the vacuous opinion by Dempster's rule.
+The prior evidence is 1 for each class, as in the paper, but 8 for all bars of a quantity together, whatever their
+number: otherwise, predictions and penalties over many bars would be mostly those of the prior. Opinions are then about
+evidence in units of a bar's prior evidence, so all rules of fusion stay the same.
 Predictions take one pass without dropout, whatever `mc_samples` is. A silo that has not trained yet predicts with the
 initial BatchNorm statistics, as in FedBN, and should take part in a round before it is used.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -32,7 +36,8 @@ from ..nn.posterior import uncertain_cross_entropy
 from ..training.fit import LABELS, Loss
 from ..training.modules import expect, in_batches, load, reset, snapshot, split
 from ..uncertainty import opinions
-from ..uncertainty.dirichlet import kl_to_uniform
+from ..uncertainty.bars import FEWEST
+from ..uncertainty.dirichlet import kl_to_symmetric
 from .fedbn import FedBN
 
 TRUST = 0.9
@@ -130,23 +135,29 @@ class TrFedDis(FedBN):
 
     def objective_of(self, module: TwoHeads, round: int) -> Loss:
         """Return the loss of eq. 13, with the annealed weights of a round, as a function of inputs and labels."""
-        annealed = min(1.0, round / (self.anneal_rounds or self.rounds))
+        annealed, prior = min(1.0, round / (self.anneal_rounds or self.rounds)), self.prior
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             hidden, logits = module(x)
-            evidence = opinions.softplus_log_evidence(logits)
+            evidence = opinions.softplus_log_evidence(logits) - math.log(prior)
             value = self.cross_entropy * sum(F.cross_entropy(each, y) for each in logits)
             if self.evidential:
                 # All three together, because the time of such a small loss depends on the number of operators.
                 three = torch.stack((*evidence, self.fuse(evidence)))
-                for each in evidential_loss(three.flatten(0, 1), y.repeat(3), annealed).view(3, -1):
+                for each in evidential_loss(three.flatten(0, 1), y.repeat(3), annealed, prior).view(3, -1):
                     value = value + self.evidential * each.mean()
             return value + self.disentangling * annealed * likeness(hidden).mean()
 
         return loss
 
+    @property
+    def prior(self) -> float:
+        """The prior evidence of each class, or of each bar of a quantity."""
+        target = getattr(self.training, "target", None)
+        return 1.0 if target is None else min(1.0, FEWEST / len(target.means))
+
     def fuse(self, evidence: Tensor | Sequence[Tensor]) -> Tensor:
-        """Fuse the log-evidence of two opinions into the log-evidence of one opinion, (N, K)."""
+        """Fuse the log-evidence of two opinions, relative to the prior evidence, into that of one opinion, (N, K)."""
         if self.fusion == "discounted":
             return opinions.discounted(evidence[0], evidence[1], self.trust or TRUST)
         return opinions.FUSIONS[self.fusion](evidence[0], evidence[1])
@@ -154,13 +165,13 @@ class TrFedDis(FedBN):
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         module = self.load(down, state, context).eval()
         logits = in_batches(lambda part: module(part)[1], x, dim=1).double()
-        ours, own = opinions.softplus_log_evidence(logits)
+        ours, own = opinions.softplus_log_evidence(logits) - math.log(self.prior)
         if "own" not in state:
-            return {Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, torch.zeros_like(ours[:, 0]))}
+            return {Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, torch.zeros_like(ours[:, 0]), self.prior)}
         conflict = opinions.conflict(ours, own)
         return {
-            Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, conflict),
-            Decision.LOCAL: as_prediction(self.fuse((ours, own)), Decision.LOCAL, conflict),
+            Decision.GLOBAL: as_prediction(ours, Decision.GLOBAL, conflict, self.prior),
+            Decision.LOCAL: as_prediction(self.fuse((ours, own)), Decision.LOCAL, conflict, self.prior),
         }
 
     def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
@@ -192,15 +203,17 @@ def likeness(hidden: Tensor) -> Tensor:
     return torch.exp(-((p.exp() - q.exp()) * (p - q)).sum(-1))
 
 
-def evidential_loss(log_evidence: Tensor, y: Tensor, annealed: float) -> Tensor:
-    """Eq. 12 (N,) of evidence (N, K): the expected cross-entropy plus the penalty on evidence for wrong classes."""
-    log_alpha = opinions.log_alpha(log_evidence)
-    wrong = log_alpha.scatter(1, y[:, None], 0)  # without the evidence for the label: alpha~ of eq. 11
-    return uncertain_cross_entropy(log_alpha, y) + annealed * kl_to_uniform(wrong).to(log_alpha.dtype)
+def evidential_loss(log_evidence: Tensor, y: Tensor, annealed: float, prior: float = 1.0) -> Tensor:
+    """Eq. 12 (N,) of evidence (N, K) relative to that of the prior: the expected cross-entropy plus the penalty on
+    evidence for wrong classes."""
+    log_alpha = opinions.log_alpha(log_evidence) + math.log(prior)
+    wrong = log_alpha.scatter(1, y[:, None], math.log(prior))  # without the evidence for the label: alpha~ of eq. 11
+    return uncertain_cross_entropy(log_alpha, y) + annealed * kl_to_symmetric(wrong, prior).to(log_alpha.dtype)
 
 
-def as_prediction(log_evidence: Tensor, whose: Decision, conflict: Tensor) -> Prediction:
-    """Turn an opinion (N, K) into a prediction; its total evidence and a conflict (N,) are scores."""
-    total = log_evidence.logsumexp(-1)
-    found = Prediction.from_dirichlet(opinions.log_alpha(log_evidence), whose, total)
-    return replace(found, uncertainty=found.uncertainty | {"conflict": conflict})
+def as_prediction(log_evidence: Tensor, whose: Decision, conflict: Tensor, prior: float = 1.0) -> Prediction:
+    """Turn an opinion (N, K) into a prediction; its total evidence, its vacuity and a conflict (N,) are scores."""
+    total, alpha = log_evidence.logsumexp(-1) + math.log(prior), opinions.log_alpha(log_evidence) + math.log(prior)
+    found = Prediction.from_dirichlet(alpha, whose, total)
+    vacuity = found.uncertainty["vacuity"] * prior
+    return replace(found, uncertainty=found.uncertainty | {"vacuity": vacuity, "conflict": conflict})

@@ -1,6 +1,6 @@
 """Uncertainty of Dirichlet distributions over class probabilities, in closed form.
 
-Higher means less certain, except for `kl_to_uniform`, which grows with the evidence.
+Higher means less certain, except for `kl_to_symmetric`, which grows with the evidence.
 
 Everything takes `log_alpha` (..., K), the natural logarithms of the K parameters, and returns float64, (...) unless
 stated otherwise; entropies and divergences are in nats. The textbook formulas subtract numbers that agree in all digits
@@ -84,10 +84,18 @@ class Dirichlet:
         return _excess(self.log_x, self.digamma)
 
 
-def kl_to_uniform(log_alpha: Tensor) -> Tensor:
-    """Return the KL divergence from the uniform Dirichlet distribution, KL(Dir(alpha) || Dir(1)), at least 0. The error
-    is K ln K times the precision of float64, so rounding dominates only at alpha = 1 itself."""
-    return (-Dirichlet(log_alpha).dirichlet_entropy - math.lgamma(log_alpha.shape[-1])).clamp_min(0)
+def kl_to_symmetric(log_alpha: Tensor, prior: float = 1.0) -> Tensor:
+    """Return the KL divergence from a symmetric Dirichlet distribution, KL(Dir(alpha) || Dir(prior)), at least 0. By
+    default, it is the uniform one. The error is K ln K times the precision of float64, so rounding dominates only at
+    alpha = prior itself."""
+    found, size = Dirichlet(log_alpha), log_alpha.shape[-1]
+    if prior == 1:
+        return (-found.dirichlet_entropy - math.lgamma(size)).clamp_min(0)
+    # E ln p_k = psi(alpha_k) - psi(alpha0), with psi(x) = g(x) + ln x - 1 / x.
+    expected = found.excess + found.log_x - _reciprocal(found.log_x)
+    normalizer = size * math.lgamma(prior) - math.lgamma(size * prior)
+    cross = normalizer - (prior - 1) * (expected[..., :-1] - expected[..., -1:]).sum(-1)
+    return (cross - found.dirichlet_entropy).clamp_min(0)
 
 
 def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
