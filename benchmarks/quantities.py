@@ -79,7 +79,7 @@ def moved(probs: Tensor) -> tuple[Tensor, Tensor]:
 
 @frozen_settings
 class Gaussian(caveat.FedAvg):
-    """FedAvg with a Gaussian head: its bars are the different targets (at most 512), so a label tells the target."""
+    """FedAvg with a Gaussian head: its bars are the different targets (at most 256), so a label tells the target."""
 
     center: float = 0.0
     scale: float = 1.0
@@ -136,7 +136,7 @@ def figures(
 ) -> dict[str, float]:
     """Train, and return the mean over silos of CRPS, RMSE and MAE on a split; with MC dropout, also those of one pass
     without a temperature."""
-    count = 512 if head in HEADS else int(head) if head.isdigit() else None
+    count = 256 if head in HEADS else int(head) if head.isdigit() else None
     found = silos(name, seed, count, "silo" if head == STANDARDIZED else "none")
     training, chosen = replace(TRAINING, lr=lr), SOURCES.get(head, SOURCES["bars"])
     if head in HEADS:
