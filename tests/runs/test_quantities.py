@@ -286,6 +286,8 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     (tmp_path / "east.csv").write_text(paths[0].read_text())
     joined = call.invoke(app, given)
     assert joined.exit_code == 0, joined.output
+    assert "interval_coverage" in joined.output
+    assert "entropy" not in joined.output
     whole, east = caveat.load(out), caveat.load(tmp_path / "joined")
     assert east.summary["target"] == whole.summary["target"]
     x = whole.silos["north"].test.x

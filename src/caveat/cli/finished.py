@@ -216,8 +216,10 @@ def export(
         typer.echo(f"model: {path}\ncard:  {card_of(path)}")
 
 
-SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar", "novel", "unsure")
-"""The metrics of a silo that are printed before and after joining."""
+ALARMS = ("unfamiliar", "novel", "unsure")
+SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", *ALARMS)
+NUMBERS = ("mae", "rmse", "crps", "c_index", "integrated_brier", "interval_coverage", "spread", *ALARMS)
+"""The metrics of a silo that are printed before and after joining; for a quantity or a time, NUMBERS."""
 
 
 def join(
@@ -269,12 +271,14 @@ def _lines(before: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     from ..core.text import escaped
 
     names = {each["name"]: each["test"] for each in summary["silos"]}
-    lines = [f"{'silo':<20} {'metric':<11} {'before':>8} {'after':>8}"]
+    classes = any("accuracy" in after for after in names.values())
+    width = 11 if classes else 17
+    lines = [f"{'silo':<20} {'metric':<{width}} {'before':>8} {'after':>8}"]
     for name, after in names.items():
-        for metric in SHOWN:
+        for metric in SHOWN if classes else NUMBERS:
             was, now = before[name].get(metric), after.get(metric)
             if was is not None and now is not None:
-                lines.append(escaped(f"{name:<20} {metric:<11} {was:>8.3f} {now:>8.3f}"))
+                lines.append(escaped(f"{name:<20} {metric:<{width}} {was:>8.3f} {now:>8.3f}"))
     return lines
 
 

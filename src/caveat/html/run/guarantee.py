@@ -377,7 +377,7 @@ def _promised(guarantee: GuaranteeRecord | None) -> str:
 
 def _subgroup_errors(found: SubgroupRecord, guarantee: GuaranteeRecord | None) -> Cell:
     """Return the share of errors among answered inputs, flagged if it is above the guarantee beyond chance."""
-    test = alone(found, found.examples)
+    test = alone(found, found.examples) if found.accuracy is not None else None
     if guarantee is None or test is None or test.risk is None:
         return Cell("")
     own = _pool(found, guarantee.subgroups) == [found.name]
