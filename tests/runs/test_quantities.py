@@ -287,7 +287,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     joined = call.invoke(app, given)
     assert joined.exit_code == 0, joined.output
     assert "interval_coverage" in joined.output
-    assert "entropy" not in joined.output
+    assert "epistemic" not in joined.output
     whole, east = caveat.load(out), caveat.load(tmp_path / "joined")
     assert east.summary["target"] == whole.summary["target"]
     x = whole.silos["north"].test.x
