@@ -1,12 +1,15 @@
 """Coverage of intervals, and promises of tolerance, over many draws of calibration inputs.
 
-Run: python benchmarks/intervals.py noise|zeros [--draws 3]
+Run: python benchmarks/intervals.py noise [--draws 3]
+     python benchmarks/intervals.py zeros [--draws 200]
      CAVEAT_DATA=DIR python benchmarks/intervals.py resplits [--draws 200]
 
 `noise`: coverage and width of intervals, overall and by thirds of `spread`, in a simulation whose noise differs between
-inputs; `--draws` is the number of seeds. `zeros`: the same with targets rounded to whole numbers, and 0 instead of
-negative ones, which are two fifths of all targets; also the coverage and the mean lower end for inputs whose target is
-0, and the share of predicted medians that are 0 if rounded.
+inputs; `--draws` is the number of seeds.
+
+`zeros`: coverage of intervals if two fifths, or nine tenths, of the targets are 0, without a model: all predictions are
+the distribution of 600 training targets. Mean over draws of 100 calibration and 200 test targets; also the interval of
+the first draw, and the predicted median.
 
 `resplits`: trains FedAvg on abalone (three silos) once, with 36 % of the rows. Each draw splits the inputs of a silo
 that training did not see into 20, 60 or 300 calibration inputs and test inputs. Printed per silo: the mean coverage of
@@ -29,6 +32,7 @@ import torch
 
 import caveat
 from caveat import FederatedRegressor, data
+from caveat.core.quantity import Quantity
 from caveat.nn.models import ModelSettings
 from caveat.uncertainty import sets
 from caveat.uncertainty.guarantee import fixed_sequence, policy_counts, ranks
@@ -38,12 +42,11 @@ COVERAGE, RISK, CONFIDENCE, TOLERANCE = 0.9, 0.1, 0.9, 3.5
 SPLIT = data.Split(train=0.4, validation=0.1, test=0.1)
 
 
-def noise(seeds: int, zeros: bool = False) -> None:
+def noise(seeds: int) -> None:
     for seed in range(seeds):
         generator = np.random.default_rng(seed)
         x = generator.normal(size=(3000, 5))
         y = 3 * x[:, 0] + generator.normal(size=3000) * np.where(x[:, 1] > 1, 8, 1)
-        y = np.maximum(0, y + 1).round() if zeros else y
         groups = generator.integers(0, 3, 3000).astype(str)
         train, test = np.split(generator.permutation(3000), [2400])
         model = FederatedRegressor(random_state=seed).fit(x[train], y[train], groups=groups[train])
@@ -53,12 +56,27 @@ def noise(seeds: int, zeros: bool = False) -> None:
         print(
             f"seed {seed}: coverage {held.mean():.3f} (width {(high - low).mean():.1f}); by spread: {', '.join(parts)}"
         )
-        if zeros:
-            zero, rounded = y[test] == 0, model.predict(x[test], groups[test]).round() == 0
-            print(
-                f"  zeros: {zero.mean():.3f} of targets, {rounded.mean():.3f} of medians; coverage of zeros "
-                f"{held[zero].mean():.3f}, of others {held[~zero].mean():.3f}; their lower end {low[zero].mean():.2f}"
-            )
+
+
+def zeros(draws: int) -> None:
+    for share in (0.4, 0.9):
+        generator = np.random.default_rng(0)
+
+        def drawn(size: int, share: float = share, generator: np.random.Generator = generator) -> torch.Tensor:
+            days = np.exp(generator.normal(2, 0.6, size)).round().clip(1)
+            return torch.from_numpy(np.where(generator.random(size) < share, 0.0, days))
+
+        target, held, ends = Quantity.of([drawn(600)]), [], []
+        for _ in range(draws):
+            calibration, test = drawn(100), drawn(200)
+            score = target.nonconformity(target.reference.expand(100, -1), calibration)
+            limit = torch.tensor(sets.threshold(score, COVERAGE))
+            (low, high) = target.interval(target.reference, limit)[0]
+            held.append(float(((low <= test) & (test <= high)).double().mean()))
+            ends.append((float(low), float(high)))
+        median = float(target.quantile(target.reference, 0.5))
+        print(f"{share:.0%} zeros: coverage {fmean(held):.3f}, interval {ends[0][0]:.2f} to {ends[0][1]:.2f}, ", end="")
+        print(f"median {median:.2f}, bar of zero {target.edges[0]:.2f} to {target.edges[1]:.2f}")
 
 
 def covered(found: caveat.Prediction, y: torch.Tensor, size: int, draws: int) -> tuple[float, float, float]:
@@ -125,8 +143,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    if given.task != "resplits":
-        noise(given.draws or 3, given.task == "zeros")
+    if given.task == "noise":
+        noise(given.draws or 3)
+    elif given.task == "zeros":
+        zeros(given.draws or 200)
     else:
         resplits(given.draws or 200)
 
