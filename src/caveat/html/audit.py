@@ -13,7 +13,7 @@ from ..files.schema import AuditFile, Finding, FusedCopies
 from ..uncertainty.statistical_tests import MOST_SEEDS, seeds_needed
 from . import templates
 from .commands import changed
-from .diagrams import Dot, dot_plot, dots, lay_out, named, rank_plane
+from .diagrams import Dot, dot_plot, dots, lay_out, named
 from .svg import Axes, Chart, Line, draw, group, key, line, plot, rect, strokes, text, ticks, written
 from .templates import Statement, Table, column, table
 
@@ -97,7 +97,6 @@ def render(audit: AuditFile) -> str:
         sweep=sweep_table(audit.runs),
         chart=sweep_figure(audit.runs),
         legend_entries=legend(audit.runs),
-        plane=plane_figure(audit.plane),
         fusion=fusion_table(audit.fusion),
         shares=", ".join(map(fraction, audit.shares)),
     )
@@ -275,14 +274,6 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
     about = "Means over test inputs, silos and seeds, in nats (vacuity: a share); vertical strokes are the range "
     about += "over seeds. The dashed lines decrease like a variance and like a standard deviation."
     return Chart("More data", drawn, about + (f" Not drawn because they contain zeros: {without}." if without else ""))
-
-
-def plane_figure(plane: Sequence[Sequence[int]]) -> Chart:
-    """Return the number of test inputs by ranks of both uncertainties."""
-    label = "Ranks of epistemic against ranks of aleatoric uncertainty"
-    about = "Test inputs with all training data, ranked in their silo by both uncertainties, over all silos and seeds; "
-    about += "darker is more. A diagonal means that both uncertainties rank inputs equally."
-    return Chart("Aleatoric against epistemic", rank_plane(plane, ("aleatoric", "epistemic"), label), about)
 
 
 def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:

@@ -230,24 +230,6 @@ def _cell(at: Point, width: float, height: float, shade: float, title: str) -> M
     return svg.rect(at, width - 0.6, height, "cell", *titled, fill_opacity=shade)
 
 
-def rank_plane(counts: Sequence[Sequence[int]], names: tuple[str, str], label: str) -> Markup:
-    """Draw the number of inputs by ranks of two scores, called `names`, darker for more. A row of `counts` is a band of
-    ranks of the second score, the lowest first; a column is a band of the first score."""
-    cells = len(counts)
-    frame, side = svg.Axes(46, 10, 300, 300, (0, cells), (0, cells)), 300 / cells
-    most = max(max(row) for row in counts) or 1
-    drawn = [
-        _cell(frame.at((j, i + 1)), side, side - 0.6, count / most, f"{count} inputs")
-        for i, row in enumerate(counts)
-        for j, count in enumerate(row)
-        if count
-    ]
-    ends = [svg.text(frame.left, frame.bottom + 15, "lowest", "start", "tick")]
-    ends.append(svg.text(frame.right, frame.bottom + 15, "highest", "end", "tick"))
-    axis = f"rank of {names[0]} (across), of {names[1]} (up)"
-    return svg.plot(frame, label, [], [(0, "low"), (cells, "high")], axis, *ends, *drawn, width=366)
-
-
 def sparkline(counts: Sequence[int], names: Sequence[str]) -> Markup:
     """Draw a tiny bar per class; the counts are the alternative text."""
     most, width = max([*counts, 1]), 64 / max(len(counts), 1)

@@ -80,11 +80,6 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def rank_shares(values: Tensor) -> Tensor:
-    """Return (N,) float64 in (0, 1): the share of inputs below each one, ties broken by position."""
-    return (values.argsort(stable=True).argsort().double() + 0.5) / len(values)
-
-
 def ends(mean: float, half: float) -> dict[str, object]:
     """Return the ends of an interval for a record, with None if infinite."""
     return {"mean": mean, **({"low": mean - half, "high": mean + half} if math.isfinite(half) else {})}

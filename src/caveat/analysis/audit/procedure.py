@@ -30,10 +30,8 @@ from . import data_fractions, fused_copies
 from . import findings as promises
 from .calibration import against_chance, calibration, judged
 from .findings import about_logits, disagreement
-from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
+from .observations import KEPT, LOGITS, Observed, mean_over_silos
 
-PLANE = 12
-"""Number of cells along each side of the plane of aleatoric and epistemic ranks."""
 ONCE = Evaluation(every=10**9)
 """No evaluation between rounds: an audit only uses the final model."""
 
@@ -178,7 +176,6 @@ def _examine(sweep: data_fractions.Sweep, progress: Progress) -> Audit:
         accuracy=accuracy.record,
         findings=list(found),
         runs=rows,
-        plane=plane(full),
         fusion={
             rule: [[FusedCopies.model_validate(row) for row in rows] for rows in by_seed]
             for rule, by_seed in fusion.items()
@@ -199,16 +196,6 @@ def _findings(
         *about_logits(full),
         calibration(summaries),
     )
-
-
-def plane(full: Sequence[Observed]) -> list[list[int]]:
-    """Count test inputs by rank of epistemic (row) and aleatoric uncertainty (column) in their silo, over all seeds."""
-    counts = [[0] * PLANE for _ in range(PLANE)]
-    for observation in (each for run in full for each in run.values()):
-        ranks = [rank_shares(observation.uncertainty[name]) * PLANE for name in ("epistemic", "aleatoric")]
-        for row, column in zip(*(r.long().tolist() for r in ranks), strict=True):
-            counts[row][column] += 1
-    return counts
 
 
 Number = TypeVar("Number", int, float)

@@ -370,7 +370,5 @@ class AuditFile(File):
     findings: list[Finding]
     runs: list[dict[str, int | float]]
     """Per run: fraction, seed, training examples per silo, and the means over silos of accuracy and uncertainties."""
-    plane: list[list[int]]
-    """Number of test inputs by rank of epistemic (row) and of aleatoric uncertainty (column) in their silo."""
     fusion: dict[str, list[list[FusedCopies]]]
     """By rule, seed and number of fused copies; empty without opinions."""
