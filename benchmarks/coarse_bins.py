@@ -6,10 +6,16 @@ Compares figures over the test inputs of all silos, without bins ("exact"), with
 fewer: FedPN at the four hospitals of examples/hospitals, and FedAvg on rotated digits. "sent" marks what silos send, in
 brackets are the tolerances by which a figure may differ from the exact one. The standard error is over test inputs, and
 absent for figures without `contributions`. Takes a minute on one core.
+
+    python benchmarks/coarse_bins.py rows
+
+Simulates a binary classifier (log-odds of mean -1 or 1 and standard deviation 1.5, by class), and compares the AUROC of
+errors by the entropy with the exact one, by the number of rows of a silo and of bins. Takes seconds.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 
 import hospitals
@@ -85,7 +91,36 @@ def text(found: Mapping[str, float], figure: str) -> str:
     return f"{found[figure]:.4f}" + ("" if tolerance is None else f" ({tolerance:.4f})")
 
 
+def by_rows() -> None:
+    """Root mean squared errors of binning, beside the standard deviation of the exact figure, over 300 draws."""
+    counts = (2048, 1024, 512, 256, 128, 64, 32)
+    head = ["rows", "standard deviation", *(f"{count:,} bins" for count in counts), "bins that count one row"]
+    print(f"| {' | '.join(head)} |\n|{'---:|' * len(head)}")
+    for n in (20, 60, 300, 3000):
+        generator, exact_ones, errors, single = torch.Generator().manual_seed(n), [], [], []
+        while len(exact_ones) < 300:
+            y = torch.rand(n, generator=generator) < 0.45
+            odds = torch.randn(n, generator=generator, dtype=torch.float64) * 1.5 + torch.where(y, 1.0, -1.0)
+            probs = torch.stack([odds.neg().sigmoid(), odds.sigmoid()], 1)
+            total, wrong = -(probs * probs.log()).sum(1), (odds > 0) != y
+            if not 0 < wrong.sum() < n:
+                continue
+            counted = torch.stack([histograms.histogram("total", total[rows], 2) for rows in (~wrong, wrong)])
+            binned = [histograms.coarser(counted, count) for count in counts]
+            right, *found = (metrics.errors({"score.total": each}, "total") for each in (exact(total, wrong), *binned))
+            exact_ones.append(right["auroc_error"])
+            errors.append([each["auroc_error"] - right["auroc_error"] for each in found])
+            single.append([float((each == 1).sum() / (each > 0).sum()) for each in binned])
+        rms, alone = torch.tensor(errors).square().mean(0).sqrt(), torch.tensor(single).mean(0)
+        spread = torch.tensor(exact_ones).std()
+        shares = f"{alone[1]:.0%} of 1,024; {alone[4]:.0%} of 128"
+        print(f"| {n:,} | {spread:.3f} | {' | '.join(f'{each:.4f}' for each in rms)} | {shares} |", flush=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["rows"]:
+        by_rows()
+        sys.exit()
     for made in (heart, digits):
         head = [made.__name__, "exact", *(f"{count:,}" for count in COUNTS), "standard error"]
         print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
