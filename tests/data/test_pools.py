@@ -254,7 +254,7 @@ def test_a_run_on_data_sets_of_ready_images() -> None:
     assert (silos.shape, silos.classes, silos.images) == ((3, 8, 8), ("no", "yes"), False)
     run = caveat.run(silos, METHOD, model=caveat.ModelSettings(name="cnn", width=4))
     predicted = run.predictor("a")(x[:5])
-    assert torch.equal(predicted.probs, run.predictor("a")(x[:5].numpy()).probs)
+    torch.testing.assert_close(predicted.probs, run.predictor("a")(x[:5].numpy()).probs, rtol=0, atol=1e-6)
 
 
 def test_a_silo_may_have_a_data_set_of_its_own_to_test_on() -> None:

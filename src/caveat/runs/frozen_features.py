@@ -17,6 +17,7 @@ from ..engines.placement import one_thread
 from ..files import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
+from .parts import filled, size_of
 
 PART = 256
 """Number of inputs whose features are stored at once; a killed process loses at most these."""
@@ -63,9 +64,12 @@ def features_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: to
     rows = torch.empty(len(ids), cache.width)  # allocated by torch, because rounding of sums depends on alignment
     found = rows.numpy()
     missing = cache.take(ids, found)
+    size = PART if keep else size_of(x)
     with one_thread(), deterministic(device):
-        for part in (missing[i : i + PART] for i in range(0, len(missing), PART)):
-            found[part] = encoder_on(encoder, device)(brought(x[torch.tensor(part)], device)).cpu().numpy()
+        for part in (missing[i : i + size] for i in range(0, len(missing), size)):
+            inputs = x[torch.tensor(part)]
+            inputs = inputs if size == PART else filled(inputs, size)  # of predictions: see `runs/parts.py`
+            found[part] = encoder_on(encoder, device)(brought(inputs, device))[: len(part)].cpu().numpy()
             try:
                 if keep:
                     cache.add([ids[i] for i in part], found[part])

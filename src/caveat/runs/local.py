@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .. import config as configuration
 from .. import data
 from ..core import Answers, ConfigurationError, DataError, DataWarning, Prediction, ResultWarning, SiloId, horizon
-from ..core.devices import find_device
+from ..core.devices import PartedInputs, find_device
 from ..core.silo import FederationInfo, positive_class
 from ..data.pools import Array
 from ..data.silos import Population
@@ -34,6 +34,7 @@ from .fingerprints import data_fingerprint
 from .frozen_features import SilosWithFeatures, check_unchanging
 from .gallery import features, gallery
 from .inputs import PREPARATION, check_ids, keep_preparation, kept_preparation
+from .parts import Predicted, in_parts
 from .run_metrics import Metric, evaluated, own_figures
 from .spec import RunSpec
 from .spec_file import check_files, check_same_data, run_file, spec_in
@@ -211,7 +212,8 @@ class Run:
         silo's splits, arrays of raw images or features as in the data source, or the result of `noted_inputs`. For
         table rows, `input_notes` describes what differs from the training data, `unlike_columns` lists the columns
         that differ in all rows together, and warnings report both. A ResultWarning says if the run's test metrics
-        advise against using this model.
+        advise against using this model. Tensors are predicted in one batch, like splits; other inputs in parts of one
+        size, so that a prediction does not depend on the other inputs.
         """
         found = RunFolder(self.folder, summary=record_of(self.folder / "summary.json", Summary))
         if why := refusal(found, silo):
@@ -220,7 +222,7 @@ class Run:
 
         def predict(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Prediction:
             found = self._inputs(x, silo, subgroups)
-            return _about(ask(found.x, found.subgroup), found)
+            return _about(_asking(ask, x)(found.x, found.subgroup), found)
 
         return predict
 
@@ -230,7 +232,7 @@ class Run:
 
         def answer(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Answers:
             found = self._inputs(x, silo, subgroups)
-            given = ask(found.x, found.subgroup)
+            given = _asking(ask, x)(found.x, found.subgroup)
             return {m: _about(each, found) for m, each in given.items()}
 
         return answer
@@ -256,6 +258,11 @@ class Run:
         """
         silos = map(self.silos.named, self.experiment.measured)
         return own_figures(metrics, silos, self.experiment.predictor)
+
+
+def _asking(ask: Callable[..., Predicted], x: Any) -> Callable[..., Predicted]:
+    """Return how inputs are asked: those of splits at once, as in evaluations, and new ones in parts."""
+    return ask if isinstance(x, Tensor | PartedInputs) else partial(in_parts, ask)
 
 
 def _about(prediction: Prediction, inputs: data.Inputs) -> Prediction:

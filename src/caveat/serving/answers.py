@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..files import RUN, STATES, sum_of
 from ..runs.fingerprints import MODEL
 from ..runs.inputs import PREPARATION
 from ..runs.local import Run
+from ..runs.parts import FEW, in_parts
 from ..uncertainty.monitoring import KnownValues
 from .outcomes import Promised, promised_by
 
@@ -223,9 +224,9 @@ class RunModel(ServedModel):
 
     def __init__(self, run: Run, silo: SiloId) -> None:
         self.run, self.silo, self.raw = run, silo, RawInputs(run.preparation, silo)
-        self.predict = run.experiment.predictor(silo)
+        self.predict = partial(in_parts, run.experiment.predictor(silo))
         several = len(run.experiment.complete_method.models) > 1
-        self.answers = run.experiment.answers(silo) if several else None
+        self.answers = partial(in_parts, run.experiment.answers(silo)) if several else None
         """Of each model: a policy's choice would change the distribution of p-values."""
         self.classes, self.kind, self.shape = tuple(run.preparation.classes), self.raw.kind, self.raw.shape
         self.dtype = str(self.raw.dtype).removeprefix("torch.")
@@ -318,7 +319,12 @@ class OnnxModel(ServedModel):
         return ServedInputs(np.ascontiguousarray(raw, np.float32), checked.notes, rows=raw)
 
     def ask(self, asked: Sequence[ServedInputs]) -> list[Arrays]:
-        return split(ask_onnx_with(self.session, np.concatenate([each.x for each in asked])), asked)
+        def ask(x: torch.Tensor, subgroup: torch.Tensor | None) -> dict[str, torch.Tensor]:
+            found = ask_onnx_with(self.session, x.numpy())
+            return {name: torch.from_numpy(each) for name, each in found.items()}
+
+        found = in_parts(ask, torch.from_numpy(np.concatenate([each.x for each in asked])), size=FEW)
+        return split({name: each.numpy() for name, each in found.items()}, asked)
 
 
 def _encoder_of(inputs: Mapping[str, Any]) -> Encoder:
