@@ -242,6 +242,8 @@ def test_features_of_training_inputs_are_in_the_file_only_if_asked_for(tmp_path:
         assert ("cannot raise the alarm `novel`" in card) is not asked
         assert (run.summary["guarantee"]["statement"] in card) is asked
         assert ("Errors: no guarantee" in card) is not asked
+        promised = json.loads(metadata(path).get("promised", "{}"))
+        assert promised == ({"risk": 0.5, "tolerance": None, "ranked_among": None} if asked else {})
 
 
 def test_no_number_of_a_calibration_input_is_in_the_file(tmp_path: Path) -> None:

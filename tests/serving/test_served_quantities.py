@@ -17,12 +17,12 @@ from commands import caveat, one_error
 import caveat as library
 from caveat import Run, export_model
 from caveat.export.model_card import recorded
+from caveat.export.outcomes import Promised
 from caveat.files import read
 from caveat.files.schema import WatchFile
 from caveat.serving.answering import AnsweringThread, AnswerLog, Served
 from caveat.serving.answers import OnnxModel, RunModel, ServedModel
 from caveat.serving.app import service
-from caveat.serving.outcomes import Promised, promised_by
 from caveat.serving.watch import Watch
 
 testclient = pytest.importorskip("fastapi.testclient")
@@ -99,8 +99,11 @@ def test_answers_are_those_of_predict(run: Run, exported: bool, nowhere: Path) -
     assert line[names[0]] == told["answers"][0][names[0]]
 
 
-def test_outcomes_outside_of_intervals_are_misses(run: Run, tmp_path: Path) -> None:
-    model = RunModel(run, "north")
+@pytest.mark.parametrize("exported", [False, True])
+def test_outcomes_outside_of_intervals_are_misses(run: Run, exported: bool, tmp_path: Path) -> None:
+    model: ServedModel = RunModel(run, "north")
+    if exported:
+        model = OnnxModel(export_model(run, "north", out=tmp_path / "stay.onnx"))
     assert model.promised is not None
     assert (round(model.promised.risk, 9), model.promised.ranked_among) == (0.1, model.n_calibration)
     rows = [{"a": a, "b": 0.5} for a in (-1.0, 0.0, 1.0)]
@@ -144,9 +147,8 @@ def test_a_guarantee_is_about_the_tolerance_and_answered_inputs() -> None:
     assert Promised(0.1, ranked_among=20).wrong(found, np.array([0.5, 7.5])) == [True, False]
 
 
-def test_a_silo_without_its_own_quantile_promises_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert promised_by(run.experiment, "north") is not None
+def test_a_silo_without_its_own_quantile_promises_nothing(run: Run) -> None:
+    assert Promised.of(*recorded(run.experiment, "north")) is not None
     summary, record = recorded(run.experiment, "north")
     few = record.model_copy(update={"n_calibration": 8})
-    monkeypatch.setattr("caveat.serving.outcomes.recorded", lambda *_: (summary, few))
-    assert promised_by(run.experiment, "north") is None
+    assert Promised.of(summary, few) is None

@@ -27,11 +27,11 @@ from caveat import Run, export_model
 from caveat.cli.output import prediction_rows
 from caveat.core import ConfigurationError
 from caveat.data.inputs import noted_inputs
+from caveat.export.outcomes import Promised
 from caveat.serving.answering import BEGINNING, AnsweringThread, AnswerLog, Served
 from caveat.serving.answers import OnnxModel, RunModel, ServedModel
 from caveat.serving.app import service
 from caveat.serving.described import described
-from caveat.serving.outcomes import Promised
 from caveat.serving.watch import Watch
 
 testclient = pytest.importorskip("fastapi.testclient")

@@ -18,6 +18,7 @@ from ..runs.local import Run
 from ..uncertainty.novelty import MOST_ROWS
 from ..wrappers.alarms import Familiar
 from ..wrappers.base import find
+from .outcomes import Promised
 from .predictor import RawInputs
 from .program import Program, Size
 
@@ -107,7 +108,10 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
     }
     if (target := run.target(silo)) is not None:
         about["target"] = dataclasses.asdict(target) | {"predicts": target.predicts}
-    record = recorded(run, silo)[1]
+    summary, record = recorded(run, silo)
+    promised = Promised.of(summary, record)
+    if promised is not None and (promised.ranked_among is not None or not _answers_novel(run, program.outputs)):
+        about["promised"] = dataclasses.asdict(promised)
     about["promises"] = list(promises(run, silo, program.outputs))
     if record is not None and record.n_calibration is not None:
         about["n_calibration"] = record.n_calibration
@@ -291,6 +295,12 @@ def _figures(record: SiloRecord | None, target: Quantity | None) -> str:
     return "\n".join([f"{head}| metric | value |", "| --- | ---: |", *rows])
 
 
+def _answers_novel(run: AnsweringRun, outputs: Collection[str]) -> bool:
+    """Return whether a file with these outputs answers inputs for which the run raises the alarm `novel`."""
+    familiar = find(run.complete_method, Familiar)
+    return familiar is not None and "nearness" not in outputs and bool(familiar.false_alarm_rate)
+
+
 def promises(run: AnsweringRun, silo: SiloId, outputs: Collection[str], exported: bool = True) -> Iterator[str]:
     """Yield a sentence per guarantee for predictions with these outputs, by the run or by an exported file."""
     summary, record = recorded(run, silo)
@@ -302,7 +312,7 @@ def promises(run: AnsweringRun, silo: SiloId, outputs: Collection[str], exported
             "Alarms: this file cannot raise the alarm `novel`, which needs features of the silo's training inputs "
             "(`caveat export --training-features`). Alarms of the other kinds are as rare as below."
         )
-    if promise is not None and lacks and familiar is not None and familiar.false_alarm_rate:
+    if promise is not None and exported and _answers_novel(run, outputs):
         yield (
             "Errors: no guarantee. That of the run holds with the alarm `novel`, and this file answers inputs from "
             "which the run abstains for it."

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from ..core import CaveatError, ConfigurationError
 from ..data.tables.reference import FEWEST
 from ..export.export_model import Arrays
+from ..export.outcomes import outcome_of
 from ..files.writing import privately
 from .answers import WATCHED, Given, Refusal, ServedInputs, ServedModel
 from .described import described
-from .outcomes import outcome_of
 from .watch import Watch, rank_of
 
 BATCH = 256

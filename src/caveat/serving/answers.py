@@ -27,7 +27,8 @@ from ..data.tables.frames import Columns, FrameSheet
 from ..data.tables.reading_settings import CsvFormat, TableColumn
 from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
-from ..export.model_card import promises
+from ..export.model_card import promises, recorded
+from ..export.outcomes import Promised
 from ..export.predictor import RawInputs, outputs
 from ..files import RUN, STATES, sum_of
 from ..runs.fingerprints import MODEL
@@ -35,7 +36,6 @@ from ..runs.inputs import PREPARATION
 from ..runs.local import Run
 from ..runs.parts import FEW, in_parts
 from ..uncertainty.monitoring import KnownValues
-from .outcomes import Promised, promised_by
 
 Array = NDArray[Any]
 LONGEST_CELL = 1000
@@ -231,7 +231,7 @@ class RunModel(ServedModel):
         self.classes, self.kind, self.shape = tuple(run.preparation.classes), self.raw.kind, self.raw.shape
         self.dtype = str(self.raw.dtype).removeprefix("torch.")
         self.version = version_of(run.folder)
-        self.target, self.promised = run.experiment.target(silo), promised_by(run.experiment, silo)
+        self.target, self.promised = run.experiment.target(silo), Promised.of(*recorded(run.experiment, silo))
         if self.kind == "table":
             self.encoder = self.raw.encoder
             single = replace(self.encoder, reference=NO_REFERENCE)
@@ -302,6 +302,8 @@ class OnnxModel(ServedModel):
         self.promises = tuple(json.loads(about["promises"]))
         if target := json.loads(about.get("target", "{}")):
             self.target = restored(**{name: value for name, value in target.items() if name != "predicts"})
+        if promised := json.loads(about.get("promised", "{}")):
+            self.promised = Promised(**promised)
         self.n_calibration = int(json.loads(about.get("n_calibration", "0")))
         self.false_alarm_rate = float(json.loads(about.get("false_alarm_rate", "0")))
         self.ranks_watched = int(json.loads(about["models"])) == 1

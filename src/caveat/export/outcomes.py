@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Decision, SiloId
+from ..core import Decision
 from ..core.quantity import Quantity
-from ..export.model_card import recorded
 from ..files.reading import LARGEST_FLOAT
-from ..runs.answering import AnsweringRun
+from ..files.schema import SiloRecord, Summary
 
 Array = NDArray[Any]
 
@@ -32,6 +31,18 @@ class Promised:
     """For a quantity: the largest error with which a prediction still counts as correct."""
     ranked_among: int | None = None
     """Of intervals: the number of the silo's calibration inputs, over which their coverage is an average."""
+
+    @classmethod
+    def of(cls, summary: Summary, record: SiloRecord | None) -> Promised | None:
+        """Return what a run promises for a silo's outcomes: the guarantee of errors, or else the coverage of intervals,
+        if they have a quantile of the silo's own; None without a promise."""
+        promise = (record.promise if record is not None else None) or summary.guarantee
+        if promise is not None and promise.guaranteed:
+            return cls(promise.risk, promise.tolerance)
+        intervals, n = summary.intervals, 0 if record is None else record.n_calibration or 0
+        if intervals is None or intervals.subgroups or n < intervals.least:
+            return None
+        return cls(1 - intervals.coverage, ranked_among=n)
 
     def right(self, found: Mapping[str, Array]) -> Array:
         """Return (N, 2) float64, the lowest and the highest outcome that is not wrong, NaN for inputs that are not
@@ -51,19 +62,6 @@ class Promised:
         ends = self.right(found).tolist()
         pairs = zip(ends, outcomes.tolist(), strict=True)
         return [None if math.isnan(low) else not low <= outcome <= high for (low, high), outcome in pairs]
-
-
-def promised_by(run: AnsweringRun, silo: SiloId) -> Promised | None:
-    """Return the guarantee of a run for a silo's outcomes: the guarantee on errors, or else the coverage of intervals,
-    if they use the silo's own quantile; None without a guarantee."""
-    summary, record = recorded(run, silo)
-    promise = (record.promise if record is not None else None) or summary.guarantee
-    if promise is not None and promise.guaranteed:
-        return Promised(promise.risk, promise.tolerance)
-    intervals, n = summary.intervals, 0 if record is None else record.n_calibration or 0
-    if intervals is None or intervals.subgroups or n < intervals.least:
-        return None
-    return Promised(1 - intervals.coverage, ranked_among=n)
 
 
 def outcome_of(text: str, classes: Sequence[str], target: Quantity | None) -> float:
