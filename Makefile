@@ -44,7 +44,7 @@ package:  ## sdist and wheel in .cache/package; run the README's code with the w
 LOWEST := .cache/lowest
 TORCH = $(shell sed -n 's/^torch==//p' constraints.txt)
 # Flower asks for later versions of much, so its tests stay out; so do two that compare with newer NumPy and scikit-learn.
-FLOWERS = $(shell grep -rlE '^(from|import) [a-z_.]*(flwr|flower|hospitals|federation[. ])' tests --include='test_*.py') tests/faults
+FLOWERS = $(shell grep -rlE '^(from|import) [a-z_.]*(flwr|flower|hospitals|secure_silos|federation[. ])' tests --include='test_*.py') tests/faults
 NEWER = errors_on_the_grid or bins_hardly_change or figures_against_scikit_learn
 
 lowest:  ## the tests with the lowest versions in pyproject.toml, without Flower; torch as tested, or TORCH=2.4.0
