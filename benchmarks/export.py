@@ -79,7 +79,7 @@ def runs(methods: list[str]) -> Iterator[tuple[str, list[str]]]:
             yield f"heart, {name}", [f"method.name={name}", *FEW.get(name, []), *HEART]
     for name, sets in NUMBERS.items() if os.environ.get("CAVEAT_DATA") else ():
         if not methods or name in methods:
-            yield name, ["method.name=fedavg", *sets, *HEART[2:]]
+            yield name, ["method.name=fedavg", "training.batch_size=16", *sets, *HEART[2:]]
 
 
 def inputs(raw: RawInputs, silos: caveat.data.Silos) -> Tensor:
