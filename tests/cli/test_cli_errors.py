@@ -99,9 +99,14 @@ def test_a_run_is_not_overwritten(finished: tuple[Path, Result]) -> None:
     assert files(folder) == before
 
 
-@pytest.mark.parametrize("arguments", [["walk"], ["run", "--sets", "seed=1"], ["list", "cats"], ["predict"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["walk"], ["run", "--sets", "seed=1"], ["list", "cats"], ["predict"], ["resume", "a", "--rounds", "0"]],
+)
 def test_wrong_usage_is_status_2(arguments: list[str], nowhere: Path) -> None:
-    assert caveat(*arguments).exit_code == 2
+    result = caveat(*arguments)
+    assert result.exit_code == 2
+    assert "env var" not in result.stderr
     assert files(nowhere) == set()
 
 

@@ -148,7 +148,7 @@ Plugins = Annotated[
 ]  # fmt: skip
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", show_envvar=False, help="Number of worker processes. Does not change the result."),
+    typer.Option(min=1, metavar="N", help="Number of worker processes. Does not change the result."),
 ]
 Device = Annotated[
     str | None,
@@ -160,7 +160,6 @@ Vectorized = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
-        show_envvar=False,
         help="Train several silos as one batched model: off, auto (if there are many silos with small steps) or on. "
         "Results differ only by rounding.  [default: off]",
     ),

@@ -4,6 +4,7 @@ Modules that need torch are imported inside the commands, so `caveat --help` sta
 """
 
 import shlex
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import click
@@ -32,12 +33,21 @@ class CommandLine(typer.core.TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         # Typer 0.20 escapes brackets for rich even in plain help, and then shows backslashes.
         typer.core.HAS_RICH = False
+        for each in parameters(self):
+            each.show_envvar = False  # or its errors end with "(env var: 'None')"
         use_huge_pages()
         with outlets() as results:
             try:
                 return super().main(*args, **kwargs)
             finally:
                 check_written(results)
+
+
+def parameters(command: click.Command) -> Iterator[Any]:
+    """Yield the parameters of a command and of its subcommands."""
+    yield from command.params
+    for each in getattr(command, "commands", {}).values():
+        yield from parameters(each)
 
 
 class DataCommand(typer.core.TyperCommand):

@@ -50,9 +50,7 @@ def compare(
     ] = None,
     tune_seeds: Annotated[
         int,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="Number of seeds used for tuning; the mean over them decides."
-        ),
+        typer.Option(min=1, metavar="N", help="Number of seeds used for tuning; the mean over them decides."),
     ] = 1,
     match_rounds: Annotated[
         str | None, typer.Option(metavar="ROW", help="Train all rows for as many rounds as this one took.")
@@ -93,7 +91,6 @@ def reproduce(
         int | None,
         typer.Option(
             min=1,
-            show_envvar=False,
             metavar="N",
             help="Number of repetitions.  [default: 3, or the seeds of the table]",
         ),
@@ -259,7 +256,6 @@ def bench(
             metavar="DIR",
             help="Folder of the data sets.  [default: CAVEAT_DATA]",
             show_default=False,
-            show_envvar=False,
         ),
     ] = None,
     plugins: console.Plugins = None,
