@@ -25,14 +25,15 @@ REVERSED = Finding(
 def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_ranking() -> None:
     figure = findings_figure([FALLS, REVERSED, Finding("confidence", "", "cannot say", "", {})])
     assert figure is not None
+    assert figure.caption.endswith("Not drawn, without an estimate on this scale: confidence.")
     titles = re.findall(r'<g class="c\d"><title>([^<]*)', str(figure.drawing))
     assert titles == [
-        "epistemic and data: -1.00 (-1.20 to -0.80), limit -0.25: yes".replace("-", MINUS),
         "aleatoric and epistemic: 0.95 (0.92 to 1.00), limit 0.9: no",
+        "epistemic and data: -1.00 (-1.20 to -0.80), limit -0.25: yes".replace("-", MINUS),
     ]
     limits = [float(x) for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="boundary"', str(figure.drawing))]
     marks = [float(x) + 4.2 for x in re.findall(r'd="M([\d.]+),[\d.]+a4.2', str(figure.drawing))]
-    assert marks[0] < limits[0] < limits[1] < marks[1]
+    assert marks[1] < limits[1] < limits[0] < marks[0]
     assert findings_figure([]) is None
 
 
@@ -46,6 +47,16 @@ def test_chart_and_verdicts_name_a_promise_equally() -> None:
         (line,) = verdicts([finding])
         claim = finding.claim.capitalize()
         assert line.text == f"<b>{name}: {word}.</b> {claim}: {short}".replace("-", MINUS)
+
+
+@pytest.mark.parametrize(("mean", "word"), [(-0.3, "leaning yes"), (-0.2, "leaning no"), (-0.25, "undecided")])
+def test_an_undecided_promise_leans_to_the_side_of_its_estimate(mean: float, word: str) -> None:
+    measured = {"exponent": {"mean": mean, "low": -0.6, "high": 0.0}, "limit": -0.25}
+    open_ = replace(FALLS, verdict="cannot say", measured=measured)
+    assert verdicts([open_])[0].text.startswith(f"<b>Epistemic and data: {word}.</b>")
+    above = replace(open_, name="seeds")
+    other = {"leaning yes": "leaning no", "leaning no": "leaning yes"}.get(word, word)
+    assert verdicts([above])[0].text.startswith(f"<b>Seeds: {other}.</b>")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +96,7 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     open_ = replace(FALLS, verdict="cannot say")
     not_yet, more = advice(open_, unknown)
     assert not_yet == "Do not rely on these uncertainties yet."
-    assert more == f"Repeat with about 5 seeds to decide: {open_.name}."
+    assert more == f"Repeat with at least 5 seeds to decide: {open_.name}, if estimates stay as they are (likely more)."
     assert command(audit(open_)) == "caveat audit c.toml --seeds 0,1,2,3,4"
     assert command(audit(open_, command="")) == command(audit(FALLS)) == ""
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,12 @@ from html_page import Page
 
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
 from caveat.core.quantity import restored
-from caveat.html.predictions import PredictedInputs, _surest, next_steps, render, sentence, verdicts
+from caveat.html.predicted_inputs import PredictedInputs
+from caveat.html.predictions import _surest, next_steps, render, sentence, verdicts
 
 INPUTS = 20
+WRONG = "Without an alarm, a prediction can still be wrong"
+LIMIT = "If the run's report advises a limit of total_uncertainty, apply it too: these decisions do not include it."
 
 
 def made(low: int, **more: Any) -> PredictedInputs:
@@ -55,12 +57,13 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     assert "over all rows: age, sex." in text
     page = Page(render(found)).text
     strangest = page.partition(
-        "The strangest inputs, the lowest p-value (typicality among 99 calibration inputs) first"
+        "The strangest inputs, the lowest p-value (typicality among 99 calibration inputs, so at least 1/100) first"
     )[2]
     assert all(f"row {i} " in strangest for i in range(9))
     assert "row 9 " not in strangest
     assert "model" not in strangest
-    assert strangest.count("a person unlike the silo's own inputs") == 9
+    assert "A person decides each." in strangest
+    assert strangest.count(" unlike the silo's own inputs ") == 9
 
 
 @pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "good"), (8, "bad")])
@@ -94,10 +97,10 @@ def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
     found = made(1, unlike_columns=(column,), input_notes=("sex: never seen: 'x'",) * 2 + ("",) * (INPUTS - 2))
     found.prediction.probs[4] = torch.nan
     lines = verdicts(found)
-    assert [kind for kind, _ in lines] == ["bad", "bad", "open", "good"]
+    assert [kind for kind, _ in lines] == ["bad", "bad", "open", "open"]
     assert lines[0][1].startswith("Columns unlike the silo's own, over all rows: age.")
     assert lines[1][1] == "Probabilities are not finite: 1 of 20 inputs."
-    assert "2 of 20 inputs are unlike the training inputs: sex: never seen: 'x' (2)" in lines[2][1]
+    assert "2 of 20 inputs are unlike the training inputs: sex: never seen: 'x' (2)" in lines[3][1]
     page = Page(render(found))
     assert "age median 62 31 0.001" in page.text
 
@@ -112,15 +115,24 @@ def test_without_p_values_nothing_is_claimed_of_familiarity() -> None:
 def test_the_page_shows_the_strangest_and_the_surest_with_their_values() -> None:
     text = render(made(2))
     page = Page(text)
-    assert page.sections == ["overview", "p-values", "strangest"]
+    assert page.sections == ["overview", "strangest", "p-values"]
     assert "row 0 ill" not in page.text.partition("Strangest")[0]
     strangest = page.text.partition("The strangest inputs")[2]
     assert strangest.index("row 0") < strangest.index("row 1") < strangest.index("row 2")
-    assert "a person unlike the silo's own inputs 20 female" in strangest
-    assert "global model 22 female" in strangest
+    assert "a person unlike the silo's own inputs 99.8 % 0.010" in strangest
+    assert "22 female" in strangest
     assert "<b>sex</b>" not in text
     assert "https://" not in text
     assert all(a["aria-label"] for a in page.all("svg") if a.get("aria-hidden") != "true")
+
+
+def test_columns_explain_what_alarms_do_not_show() -> None:
+    missing = UnlikeColumn("ca", "share missing", 0.99, 0.0, 0.001)
+    found = made(1, unlike_columns=(missing, replace(missing, name="thal", here=0.3)))
+    assert "unlike the silo's own (mostly missing: ca 99 %), also the 19" in sentence(found).striptags()
+    columns, alarms = verdicts(found)
+    assert (columns.kind, alarms.kind) == ("bad", "open")
+    assert alarms.text.startswith("Alarms of single rows do not show this: 1 of 20 inputs raise an alarm")
 
 
 def test_no_inputs_are_a_page(tmp_path: object) -> None:
@@ -131,16 +143,14 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
 
 
 def test_what_to_do_follows_from_the_verdicts() -> None:
-    assert steps(made(0)) == ["Use the labels of the CSV. Without an alarm, a prediction can still be wrong."]
+    assert steps(made(0)) == [f"Use the labels of the CSV. {WRONG}. {LIMIT}"]
     found = made(3)
     step, others = steps(found)
     assert step == "Have a person decide 3 inputs: those with a reason in the CSV (typicality of at most 0.05)."
-    cut = re.match(
-        r"Use the labels of the other 17 in the CSV, whose total_uncertainty is at most ([\d.]+) nats", others
-    )
-    assert cut
-    most = max(float(u) for u, other in zip(found.doubt, found.doubtful, strict=True) if not other)
-    assert most <= float(cut[1]) < most + 0.001
+    assert others == f"Use the labels of the other 17 in the CSV. {WRONG}. {LIMIT}"
+    expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %). " + LIMIT
+    assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
+    assert steps(replace(found, tested=(0, 0))) == steps(found)
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
     assert (
@@ -164,7 +174,7 @@ def test_shifted_columns_come_first_and_no_probability_is_rounded_to_one() -> No
     shifted = replace(made(3, unlike_columns=(UnlikeColumn("c11", "median", 62.0, 31.0, 0.001),)), cells=cells)
     shifted.prediction.probs[0] = torch.tensor([0.9999, 0.0001])
     page = Page(render(shifted)).text
-    assert "reason c11 c0 c1" in page
+    assert "uncertainty c11 c0 c1" in page
     assert "> 99.9 %" in page
     assert "100.0 %" not in page.partition("The strangest inputs")[2]
 
@@ -207,7 +217,7 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     assert ("Do not rely on these" in said) == ("Check units" in todo[0]) == unlike
     assert unlike == (bool(columns) or (low >= 8 and found.prediction.ranked_among == 99))
     assert any("not finite" in step for step in todo) == bool(undefined)
-    assert (todo == ["Use the labels of the CSV. Without an alarm, a prediction can still be wrong."]) == (
+    assert (todo == [f"Use the labels of the CSV. {WRONG}. {LIMIT}"]) == (
         all(line.kind == "good" for line in lines) and low == 0
     )
     doubtful = sum(found.doubtful)
@@ -246,6 +256,7 @@ def test_a_p_value_that_all_strangest_inputs_share_is_in_the_caption() -> None:
     p = torch.full((INPUTS,), 0.01, dtype=torch.float64)
     page = Page(render(made(20, typicality=p))).text
     assert "Each has the p-value 0.010." in page
+    assert "20 inputs have p-values as low as these; the first of the file are shown." in page
     assert "probability uncertainty" in page
     assert "probability p-value uncertainty" in Page(render(made(3))).text
     assert "Each has the p-value" not in Page(render(made(3))).text

@@ -10,7 +10,7 @@ from typing import Any
 from ..core import Decision, Prediction, Reason
 from ..data.preparation import Inputs
 from ..files import as_text
-from ..html.predictions import PredictedInputs
+from ..html.predicted_inputs import PredictedInputs
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12
@@ -176,8 +176,21 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Any, silo: str,
 
     others = [name for name in preparation.names if name != silo]
     return PredictedInputs(
-        prediction, preparation.classes, run.summary["method"], silo, path.name, cells, image, found.files, others
+        prediction, preparation.classes, run.summary["method"], silo, path.name, cells, image, found.files, others,
+        _wrong_of(run.summary["silos"], silo),
     )  # fmt: skip
+
+
+def _wrong_of(silos: Sequence[Mapping[str, Any]], name: str) -> tuple[int, int] | None:
+    """Return the numbers of wrong and of answered test inputs of a silo; None if its test has no such numbers."""
+    found = next((silo for silo in silos if silo["name"] == name), {})
+    inputs, test = found.get("n_test"), found.get("test") or {}
+    share = test.get("answered_accuracy", test.get("accuracy"))
+    if not inputs or share is None:
+        return None
+    coverage = test.get("coverage")
+    answered = round(inputs * (1.0 if coverage is None else coverage))
+    return answered - round(answered * share), answered
 
 
 def _reason(reason: Reason) -> str:

@@ -64,7 +64,7 @@ class UnlikeColumn:
     name: str
     """The column."""
     figure: str
-    """What differs: "median", "share missing" or "share of 'CATEGORY'"."""
+    """What differs: "median", "share missing", or "share of 'CATEGORY'" or of a code, such as "share of 1"."""
     here: float
     """The figure of these rows."""
     known: float

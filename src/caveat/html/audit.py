@@ -104,23 +104,36 @@ def render(audit: AuditFile) -> str:
 
 _KINDS = {
     "does not hold": ("bad", "no", "does not hold", "do not hold"),
-    "cannot say": ("unknown", "open", "is open", "are open"),
+    "cannot say": ("unknown", "undecided", "is undecided", "are undecided"),
     "holds": ("good", "yes", "holds", "hold"),
 }
 """The mark, the word, the singular and the plural of each verdict on the page."""
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """Return how many of the promises do not hold, are open, and hold."""
+    """Return how many of the promises do not hold, are undecided, and hold."""
     counts = Counter[str](each.verdict for each in findings if each.verdict in _KINDS)
     told = [f"{n} {_KINDS[verdict][2 + (n > 1)]}" for verdict in _KINDS if (n := counts[verdict])]
     return f"Of {plural(counts.total(), 'promise')} of these uncertainties, {joined(told)}."
 
 
+def _word(finding: Finding) -> str:
+    """Return the word of a verdict; of an undecided estimate with an interval, on which side of its limit it is."""
+    dot = _estimate(finding)
+    if finding.verdict != "cannot say" or dot is None or dot.low is None or dot.value == finding.measured["limit"]:
+        return _KINDS[finding.verdict][1]
+    return "leaning yes" if (dot.value > finding.measured["limit"]) == _above(finding) else "leaning no"
+
+
+def _above(finding: Finding) -> bool:
+    """Return whether a promise holds above its limit."""
+    return finding.name.startswith(("seeds", "disagreement"))
+
+
 def verdicts(findings: Sequence[Finding]) -> list[Statement]:
     """Return every promise with its verdict and the number that decides, those that do not hold first."""
     text = Markup("<b>{}: {}.</b> {}: {}")
-    return [Statement(_KINDS[each.verdict][0], text.format(initial(each.name), _KINDS[each.verdict][1],
+    return [Statement(_KINDS[each.verdict][0], text.format(initial(each.name), _word(each),
                        initial(each.claim), shortly(each)))
              for verdict in _KINDS for each in findings if each.verdict == verdict]  # fmt: skip
 
@@ -168,21 +181,21 @@ def _numbers(finding: Finding, dot: Dot) -> str:
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     """Return each estimate with its interval over seeds and the limit that decides; None without any."""
     known = [
-        (each, replace(dot, note=f"{each.name}: {_numbers(each, dot)}: {_KINDS[each.verdict][1]}"))
+        (each, replace(dot, note=f"{each.name}: {_numbers(each, dot)}: {_word(each)}"))
+        for verdict in _KINDS
         for each in findings
-        if (dot := _estimate(each))
+        if each.verdict == verdict and (dot := _estimate(each))
     ]
     if not known:
         return None
     ends = [end for each, dot in known for end in (*dot.known, each.measured["limit"])]
     values = ticks(min(ends), max(ends), 6)
     shown = (values[0], values[-1])
-    rows = lay_out([(f"{initial(each.name)}: {_KINDS[each.verdict][1]}", [""]) for each, _ in known], 24, shown)
+    rows = lay_out([(f"{initial(each.name)}: {_word(each)}", [""]) for each, _ in known], 24, shown)
     drawn = []
     for (each, dot), y in zip(known, rows.at, strict=True):
         limit = rows.frame.x(each.measured["limit"])
-        above = each.name.startswith(("seeds", "disagreement"))
-        left, right = (limit, rows.frame.right) if above else (rows.frame.left, limit)
+        left, right = (limit, rows.frame.right) if _above(each) else (rows.frame.left, limit)
         drawn += [
             rect((left, y - 9), right - left, 18, "track"),
             line((limit, y - 9), (limit, y + 9), "boundary"),
@@ -192,6 +205,8 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     about = "Estimates with 95 % intervals over seeds. A claim holds if all of its interval is in the gray area, and "
     about += "does not if all is outside. The scale is an exponent of n or a rank correlation, of aleatoric "
     about += "uncertainty its absolute value."
+    without = [each.name for each in findings if each.verdict in _KINDS and not _estimate(each)]
+    about += f" Not drawn, without an estimate on this scale: {joined(without)}." if without else ""
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )
@@ -219,7 +234,8 @@ def next_steps(audit: AuditFile) -> list[str]:
         size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
         steps.append(f"Repeat with {size} (larger test splits), not with more seeds, to decide: confidence.")
     if asked := [each.name for each in unknown if _estimate(each)]:
-        steps.append(f"Repeat with about {seeds_to_decide(audit)} seeds to decide: {'; '.join(asked)}.")
+        likely = ", if estimates stay as they are (likely more)"
+        steps.append(f"Repeat with at least {seeds_to_decide(audit)} seeds to decide: {'; '.join(asked)}{likely}.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 

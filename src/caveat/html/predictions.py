@@ -3,19 +3,16 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
-from torch import Tensor
 
-from ..core import Decision, Prediction, Reason
-from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
-from ..uncertainty.statistical_tests import beta_binomial_tail
+from ..core import Decision, Reason
+from ..core.text import count, decimal, initial, listed, percent, plain, plural, probability, tick
+from ..uncertainty.statistical_tests import wilson
 from . import svg, templates
 from .diagrams import histogram_bars
+from .predicted_inputs import PredictedInputs
 from .svg import Chart
 from .templates import Statement, Table, column, table, words, worst_first
 
@@ -30,21 +27,12 @@ _MOST_ALARMS = 12
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
 _MOST_NOTES = 5
-_LEVEL = 0.01
 _SCORES = {
     "typicality": "all together",
     "familiarity": "distance from the silo's own inputs",
     "nearness": "distance from the nearest training input",
     "sureness": "uncertainty of the prediction",
 }
-
-
-class Alarms(NamedTuple):
-    """The alarms of a file."""
-
-    raised: int
-    unlike: bool
-    """Whether there are more than chance explains."""
 
 
 _WHY = {
@@ -63,93 +51,6 @@ _WHY = {
 _ALARMS = (Reason.UNFAMILIAR, Reason.NOVEL, Reason.UNSURE)
 
 
-@dataclass(frozen=True)
-class PredictedInputs:
-    """Predictions for the inputs of one file at one silo."""
-
-    prediction: Prediction
-    classes: Sequence[str]
-    method: str
-    silo: str
-    source: str
-    """The name of the file."""
-    cells: Mapping[str, Sequence[str]]
-    """The columns of a table, as written; empty for other inputs."""
-    image: Callable[[int], str | None]
-    """Returns the image of an input as base64 PNG, if it is one."""
-    files: Sequence[str] = ()
-    others: Sequence[str] = ()
-    """The other silos of the run."""
-
-    @cached_property
-    def reasons(self) -> list[Reason]:
-        return [Reason(each) for each in self.prediction.reason.tolist()]
-
-    @cached_property
-    def answered(self) -> list[bool]:
-        return (self.prediction.decision != Decision.ABSTAIN).tolist()
-
-    @cached_property
-    def doubtful(self) -> list[bool]:
-        """Whether an input is abstained from or has a reason not to rely on its label."""
-        return [bool(reason) or not known for reason, known in zip(self.reasons, self.answered, strict=True)]
-
-    @cached_property
-    def ranked_among(self) -> int:
-        """The number of calibration inputs among which p-values rank, the smallest one if inputs differ in it."""
-        among = self.prediction.ranked_among
-        return among if isinstance(among, int) else int(among.min()) if len(among) else 0
-
-    @cached_property
-    def alarms(self) -> Alarms | None:
-        """The alarms; None if no alarm is possible."""
-        n, rate, typicality = len(self.prediction), self.prediction.false_alarm_rate, self.prediction.typicality
-        places = math.floor(rate * (self.ranked_among + 1) + 1e-9)
-        if typicality is None or not n or places < 1:
-            return None
-        raised = int((typicality <= rate).sum())
-        # The threshold comes from the same few calibration inputs for all new ones.
-        p = beta_binomial_tail(raised, n, places, self.ranked_among + 1 - places)
-        return Alarms(raised, p < _LEVEL)
-
-    @cached_property
-    def unlike(self) -> list[str]:
-        """The columns unlike the silo's own, each once."""
-        return list(dict.fromkeys(plain(each.name) for each in self.prediction.unlike_columns))
-
-    @property
-    def all_unlike(self) -> bool:
-        """Whether all inputs together are unlike the silo's own, by alarms or columns."""
-        return bool((self.alarms and self.alarms.unlike) or self.unlike)
-
-    @cached_property
-    def undefined(self) -> int:
-        """The number of inputs whose probabilities are not finite."""
-        return int((~self.prediction.probs.isfinite().all(-1)).sum())
-
-    @cached_property
-    def figures(self) -> Mapping[str, Tensor]:
-        """What is told of a quantity or a time by name, (N,) each; nothing for classes."""
-        target = self.prediction.target
-        return {} if target is None else target.figures(self.prediction.probs, self.prediction.interval)
-
-    @cached_property
-    def doubt(self) -> Tensor:
-        """(N,) by which inputs are ordered, lower for surer answers: the width of the interval, the spread of a time or
-        of a quantity without intervals, and the uncertainty of a class."""
-        if "high" in self.figures:
-            return self.figures["high"] - self.figures["low"]
-        return self.figures.get("spread", self.prediction.uncertainty["total"])
-
-    def place(self, i: int) -> str:
-        """Return the name of an input: its file, or its row, from 0."""
-        return plain(self.files[i]) if self.files else f"row {i}"
-
-    def label(self, i: int) -> str:
-        known = bool(self.prediction.probs[i].isfinite().all())
-        return self.classes[int(self.prediction.label[i])] if known else "undefined"
-
-
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
     by = ("narrowest", "widest") if "high" in found.figures else ("least uncertain", "most uncertain")
@@ -163,7 +64,7 @@ def render(found: PredictedInputs) -> str:
         strips=_strips(found),
         shifted=_shifted(found),
         answers=_answers(found),
-        strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}."),
+        strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}.{_tied(found)}"),
         surest=_inputs(found, _surest(found), f"Predictions, the {by[0]} first.{doubt}"),
         unsure=_inputs(found, _surest(found, last=True), f"Predictions, the {by[1]} first."),
     )
@@ -174,8 +75,8 @@ def sentence(found: PredictedInputs) -> Markup:
     n, doubtful = len(found.prediction), sum(found.doubtful)
     if found.all_unlike:
         also = f", also the {n - doubtful:,} without an alarm" if 0 < doubtful < n else ""
-        text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}.")
-        return text.format(plural(n, "prediction"), also)
+        text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}{}.")
+        return text.format(plural(n, "prediction"), _mostly_missing(found), also)
     why = Counter(reason.name.lower() for reason in found.reasons if reason)
     told = f" ({', '.join(f'{number:,} {reason}' for reason, number in why.most_common())})"
     if found.alarms is None:
@@ -185,6 +86,14 @@ def sentence(found: PredictedInputs) -> Markup:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
     text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")
     return text.format(f"{doubtful:,}", plural(n, "input"), told, f"{n - doubtful:,}")
+
+
+def _mostly_missing(found: PredictedInputs) -> str:
+    """Return the columns that are mostly missing here, and more often than in the silo's own rows; "" without any."""
+    each = [f"{plain(one.name)} {'> 99 %' if 0.995 <= one.here < 1 else percent(one.here, 0)}"
+            for one in found.prediction.unlike_columns
+            if one.figure == "share missing" and one.here > max(0.5, one.known)]  # fmt: skip
+    return f" (mostly missing: {listed(each, _MOST_NOTES)})" if each else ""
 
 
 def verdicts(found: PredictedInputs) -> list[Statement]:
@@ -199,7 +108,10 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         chance = ", no more than chance explains" if not chance and alarms.raised > rate * n else chance
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the "
         told += f"silo's own are expected to{chance}."
-        lines.append(Statement("bad" if alarms.unlike else "good", told))
+        if found.unlike and not alarms.unlike:
+            lines.append(Statement("open", f"Alarms of single rows do not show this: {told}"))
+        else:
+            lines.append(Statement("bad" if alarms.unlike else "good", told))
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("unknown", f"No alarm is possible: {among}."))
@@ -238,11 +150,22 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     if found.all_unlike or found.undefined or doubtful == n or (steps and unknown):
         return steps
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
-    if steps and not found.figures:
-        most = max(float(each) for each, other in zip(found.doubt, found.doubtful, strict=True) if not other)
-        what += f", whose total_uncertainty is at most {math.ceil(1000 * most) / 1000:.3f} nats"
     check = f"Check that these inputs are like the silo's own before using the {what}."
-    return [*steps, check if unknown else f"Use the {what}. Without an alarm, a prediction can still be wrong."]
+    return [*steps, check if unknown else f"Use the {what}. {_expected(found)}"]
+
+
+def _expected(found: PredictedInputs) -> str:
+    """Return how many of the silo's answered test inputs were wrong, and that a limit of uncertainty is not applied."""
+    told = "Without an alarm, a prediction can still be wrong"
+    if found.tested and found.tested[1]:
+        wrong, of = found.tested
+        low, high = wilson(wrong, of)
+        told += f": of the silo's answered test inputs, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval "
+        told += f"{percent(low)} to {percent(high)})"
+    limit = (
+        " If the run's report advises a limit of total_uncertainty, apply it too: these decisions do not include it."
+    )
+    return f"{told}.{limit * (not found.figures)}"
 
 
 def _strips(found: PredictedInputs) -> list[Chart]:
@@ -339,7 +262,18 @@ def _first(found: PredictedInputs) -> str:
     p_values = found.prediction.typicality
     if p_values is None or not len(p_values):
         return "most uncertain first"
-    return f"lowest p-value (typicality among {found.ranked_among:,} calibration inputs) first"
+    among = found.ranked_among
+    least = f", so at least 1/{among + 1:,}" if isinstance(found.prediction.ranked_among, int) else ""
+    return f"lowest p-value (typicality among {among:,} calibration inputs{least}) first"
+
+
+def _tied(found: PredictedInputs) -> str:
+    """Return how many inputs have p-values as low as those listed, if these are more; "" otherwise."""
+    values, shown = found.prediction.typicality, _strangest(found)
+    if values is None or not shown:
+        return ""
+    tied = int((values <= values[shown[-1]]).sum())
+    return f" {tied:,} inputs have p-values as low as these; the first of the file are shown." * (tied > len(shown))
 
 
 def _surest(found: PredictedInputs, last: bool = False) -> list[int]:
@@ -375,20 +309,23 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
     p = prediction.typicality
     p_values = ["" if p is None else _finite(float(p[i]), probability) for i in places]
     same = len(set(p_values)) == 1 < len(places) and bool(p_values[0])
+    deciders = [_decider(found, i) for i in places]
+    one = len(set(deciders)) == 1 < len(places)
     columns = [
         words("input", (found.place(i) for i in places)),
         words("image", (image or "" for image in images)),
         *(column(name, (_number(float(values[i])) for i in places)) for name, values in found.figures.items()),
         words("predicted", ("" if quantity else plain(found.label(i)) for i in places)),
+        words("who decides", [""] * len(places) if one else deciders),
+        words("reason", (_WHY[reasons[i]] for i in places)),
         column("probability", ("" if quantity else _finite(float(prediction.probs[i].max()), _share) for i in places)),
         column("p-value", [""] * len(places) if same else p_values),
         column("uncertainty", ("" if quantity else _finite(float(found.doubt[i]), decimal) for i in places), "nats"),
-        words("who decides", (_decider(found, i) for i in places)),
-        words("reason", (_WHY[reasons[i]] for i in places)),
         *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),
         words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
     ]
     caption += f" Each has the p-value {p_values[0]}." * same
+    caption += f" {initial(deciders[0])} decides each." * one
     more = len(found.cells) - len(shown)
     caption += f" {more:,} further columns of the file are not shown." if more > 0 else ""
     return table(columns, caption)

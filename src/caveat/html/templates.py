@@ -1,5 +1,6 @@
 """Templates of pages, and tables as columns of cells."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,10 +13,14 @@ from markupsafe import Markup
 
 from ..core.text import decimal, percent, short_source
 
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|points?|nats|min|[kMG]?B)(?!\w))")
+"""The space between a number and its unit, at which no line breaks."""
+
 
 def render(template: str, **parts: Any) -> str:
     """Render a template, named by its path from this folder, with `parts`; `contents` collects its sections."""
-    return _environment().get_template(template).render(parts, contents=[])
+    page = _environment().get_template(template).render(parts, contents=[])
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", page)
 
 
 @cache

@@ -23,6 +23,8 @@ FEWEST = 5
 MOST_ROWS, MOST_VALUES = 100, 50_000
 """Maximum numbers of rows and of values that are kept; for wide tables at least `LEAST_ROWS` rows."""
 LEAST_ROWS = 20
+MOST_CODES = 6
+"""Maximum number of different whole numbers of a column that are reported as codes, by a share instead of a median."""
 FREQUENT = 0.2
 """Minimum share of the most frequent number, in new and known values together, for which it is tested separately: most
 cells may be 0, which hides other changes."""
@@ -86,16 +88,28 @@ def _present(values: Array, column: TableColumn) -> Array:
 
 def _values(column: TableColumn, new: Array, known: Array) -> UnlikeColumn:
     if column.categories is None:
+        codes = np.unique(np.concatenate([new, known]))
+        if 0 < len(codes) <= MOST_CODES and (codes % 1 == 0).all():
+            most, here, there = _differing(
+                *(np.array([(each == code).sum() for code in codes]) for each in (new, known))
+            )
+            return UnlikeColumn(column.name, f"share of {codes[most]:g}", here, there, _numbers(new, known))
         here, there = (float(np.median(each)) if len(each) else math.nan for each in (new, known))
         return UnlikeColumn(column.name, "median", here, there, _numbers(new, known))
     codes = np.arange(len(column.categories))
     seen = [each[np.isin(each, codes)].astype(np.int64) for each in (new, known)]
     counts = [np.bincount(each, minlength=len(codes)) for each in seen]
-    shares = [each / max(size, 1) for each, size in zip(counts, (len(new), len(known)), strict=True)]
-    most = int(np.argmax(np.abs(shares[0] - shares[1])))
-    here, there = (float(each[most]) for each in shares)
+    most, here, there = _differing(*counts, sizes=(len(new), len(known)))
     p = count_test(*counts, unnamed=(len(new) - len(seen[0]), len(known) - len(seen[1])))
     return UnlikeColumn(column.name, f"share of {shown(column.categories[most])}", here, there, p)
+
+
+def _differing(*counts: Array, sizes: Sequence[int] = ()) -> tuple[int, float, float]:
+    """Return the place in which the shares of new and of known values differ most, and both shares there. `sizes` are
+    the numbers of values if some are not counted."""
+    here, there = (each / max(size, 1) for each, size in zip(counts, sizes or map(sum, counts), strict=True))
+    most = int(np.argmax(np.abs(here - there)))
+    return most, float(here[most]), float(there[most])
 
 
 def _numbers(new: Array, known: Array) -> float:

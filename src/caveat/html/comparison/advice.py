@@ -9,7 +9,7 @@ from ...core.text import more_seeds, percent, plural
 from ...files.schema import Comparison, DifferenceRecord, Result, Setting, predicted
 from ...uncertainty.statistical_tests import half_width, seeds_needed
 from ..commands import changed, option_of
-from .budgets import longest, rising, trained, unequal_budgets
+from .budgets import longest, range_of, rising, trained, unequal_budgets
 from .verdict import ALONE, WITHOUT, accuracies, ahead, barely, gap_between, gap_text, unlearned
 from .wording import LEVEL, SEEDS, figure, ranked
 
@@ -55,7 +55,9 @@ def next_steps(record: Comparison, setting: Setting) -> list[Advice]:
 def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord | None) -> Advice:
     """Return how to compare with equal budgets, with seeds enough to show a difference."""
     most = longest(record, setting)
-    text, half = f"Give every method as many rounds as {most}", None if pair is None else _half(pair)
+    ran = range_of(trained(record, setting)[most])
+    text = f"Give every method as many rounds as {most} (--match-rounds {most}: here {ran}, whatever rounds is)"
+    half = None if pair is None else _half(pair)
     if half is None or pair is None:
         return Advice(f"{text}, before comparing them.", match=most)
     seeds, measure = min(each.seeds for each in order[:2]), record.measures[0]

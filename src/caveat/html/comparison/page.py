@@ -47,10 +47,11 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     most = {each.name: verdicts.baseline(record, each, measure) for each in record.columns}
     own = {name: _with(found, most[name]) for name, each in rows.items() if (found := method_limits(each, measure))}
     shared = _shared(list(own.values()))
-    charts = []
+    charts, lines = [], 0
     for name, each in rows.items() if own else ():
         of = f"{initial(measure.title)} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
+        lines += (share := most[name]) is not None and shown[0] <= share <= shown[1]
         title = name or initial(wording.header(measure))
         charts.append(Chart(title, method_plot(each, measure, shown, f"{of}, with 95 % intervals", most[name])))
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
@@ -59,9 +60,9 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         note_below += " A small dot is one seed; a few seeds are shown individually."
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
-    if any(share is not None for share in most.values()):
+    if lines:
         without = verdicts.WITHOUT[predicted(record.measures)][0]
-        note_below += f" A dashed line, if it is within the axis, is the {measure.title} of {without}."
+        note_below += f" A dashed line is the {measure.title} of {without}."
     return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
@@ -105,9 +106,14 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
     caption = f"Simultaneous 95 % intervals of {of}, for {wording.scope(results)}."
     if any(pair.p_adjusted is not None for pair in pairs):
         caption += f" A colored mark: p, corrected for {of}, is below {wording.LEVEL:g}."
+    unequal = " (unequal rounds: not a ranking)" * bool(budgets.unequal_budgets(record, setting))
     about = f"Differences in {measure.title} between methods, pairs: {{}}, with simultaneous 95 % intervals"
     return [
-        Chart(f"Differences in {wording.header(measure)}", forest(part, measure, about.format(len(part))), caption)
+        Chart(
+            f"Differences in {wording.header(measure)}{unequal}",
+            forest(part, measure, about.format(len(part))),
+            f"{caption} They are computed before rounding.",
+        )
         for part in parts
         if part
     ]

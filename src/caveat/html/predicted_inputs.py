@@ -1,0 +1,112 @@
+"""Predictions for the inputs of a file, as their page shows them: alarms, doubts, and names."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..core import Decision, Prediction, Reason
+from ..core.text import plain
+from ..uncertainty.statistical_tests import beta_binomial_tail
+
+_LEVEL = 0.01
+
+
+class Alarms(NamedTuple):
+    """The alarms of a file."""
+
+    raised: int
+    unlike: bool
+    """Whether there are more than chance explains."""
+
+
+@dataclass(frozen=True)
+class PredictedInputs:
+    """Predictions for the inputs of one file at one silo."""
+
+    prediction: Prediction
+    classes: Sequence[str]
+    method: str
+    silo: str
+    source: str
+    """The name of the file."""
+    cells: Mapping[str, Sequence[str]]
+    """The columns of a table, as written; empty for other inputs."""
+    image: Callable[[int], str | None]
+    """Returns the image of an input as base64 PNG, if it is one."""
+    files: Sequence[str] = ()
+    others: Sequence[str] = ()
+    """The other silos of the run."""
+    tested: tuple[int, int] | None = None
+    """Wrong and answered test inputs of the silo in the run; None for a quantity or a time."""
+
+    @cached_property
+    def reasons(self) -> list[Reason]:
+        return [Reason(each) for each in self.prediction.reason.tolist()]
+
+    @cached_property
+    def answered(self) -> list[bool]:
+        return (self.prediction.decision != Decision.ABSTAIN).tolist()
+
+    @cached_property
+    def doubtful(self) -> list[bool]:
+        """Whether an input is abstained from or has a reason not to rely on its label."""
+        return [bool(reason) or not known for reason, known in zip(self.reasons, self.answered, strict=True)]
+
+    @cached_property
+    def ranked_among(self) -> int:
+        """The number of calibration inputs among which p-values rank, the smallest one if inputs differ in it."""
+        among = self.prediction.ranked_among
+        return among if isinstance(among, int) else int(among.min()) if len(among) else 0
+
+    @cached_property
+    def alarms(self) -> Alarms | None:
+        """The alarms; None if no alarm is possible."""
+        n, rate, typicality = len(self.prediction), self.prediction.false_alarm_rate, self.prediction.typicality
+        places = math.floor(rate * (self.ranked_among + 1) + 1e-9)
+        if typicality is None or not n or places < 1:
+            return None
+        raised = int((typicality <= rate).sum())
+        # The threshold comes from the same few calibration inputs for all new ones.
+        p = beta_binomial_tail(raised, n, places, self.ranked_among + 1 - places)
+        return Alarms(raised, p < _LEVEL)
+
+    @cached_property
+    def unlike(self) -> list[str]:
+        """The columns unlike the silo's own, each once."""
+        return list(dict.fromkeys(plain(each.name) for each in self.prediction.unlike_columns))
+
+    @property
+    def all_unlike(self) -> bool:
+        """Whether all inputs together are unlike the silo's own, by alarms or columns."""
+        return bool((self.alarms and self.alarms.unlike) or self.unlike)
+
+    @cached_property
+    def undefined(self) -> int:
+        """The number of inputs whose probabilities are not finite."""
+        return int((~self.prediction.probs.isfinite().all(-1)).sum())
+
+    @cached_property
+    def figures(self) -> Mapping[str, Tensor]:
+        """What is told of a quantity or a time by name, (N,) each; nothing for classes."""
+        target = self.prediction.target
+        return {} if target is None else target.figures(self.prediction.probs, self.prediction.interval)
+
+    @cached_property
+    def doubt(self) -> Tensor:
+        """(N,) by which inputs are ordered, lower for surer answers: the width of the interval, the spread of a time or
+        of a quantity without intervals, and the uncertainty of a class."""
+        if "high" in self.figures:
+            return self.figures["high"] - self.figures["low"]
+        return self.figures.get("spread", self.prediction.uncertainty["total"])
+
+    def place(self, i: int) -> str:
+        """Return the name of an input: its file, or its row, from 0."""
+        return plain(self.files[i]) if self.files else f"row {i}"
+
+    def label(self, i: int) -> str:
+        known = bool(self.prediction.probs[i].isfinite().all())
+        return self.classes[int(self.prediction.label[i])] if known else "undefined"
