@@ -41,7 +41,7 @@ NEEDED = {
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {
     "html": (
-        {"svg", "templates", "commands"},
+        {"svg", "templates", "commands", "predicted_inputs"},
         {"diagrams"},
         {"run", "comparison", "audit", "watch", "predictions"},
     ),

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from ..core.text import decimal, percent, short_source
 
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|points?|nats|min|[kMG]?B)(?!\w))")
-"""The space between a number and its unit, at which no line breaks."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|points?|nats|min|[kMG]?B)(?!\w)[^<>]*<)")
+"""The space between a number and its unit in a text, at which no line breaks."""
 
 
 def render(template: str, **parts: Any) -> str:
