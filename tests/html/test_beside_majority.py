@@ -79,9 +79,9 @@ def test_a_silo_where_the_majority_is_ahead_is_named_and_marked(run: RunFolder) 
     assert found.worst is not None
     of = {column.header: column.cells for column in found.worst.columns}
     order = [cell.text for cell in of["silo"]]
-    worse = {name for name, cell in zip(order, of["to most frequent class"], strict=True) if cell.flag}
+    worse = {name for name, cell in zip(order, of["gain over most frequent class"], strict=True) if cell.flag}
     assert worse == set(without_gain(run)[0])  # only what is shown beyond chance
-    assert of["to most frequent class"][-1].text.startswith("\N{MINUS SIGN}")  # all inputs
+    assert of["gain over most frequent class"][-1].text.startswith("\N{MINUS SIGN}")  # all inputs
     assert " of " in of["specificity"][0].text
 
 

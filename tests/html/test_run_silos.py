@@ -136,7 +136,7 @@ def test_whom_the_federation_helps_has_the_intervals_of_newcombe(tmp_path: Path)
     assert figure is not None
     assert "The interval is above 0 at 1 and below 0 at 0 of 2 silos" in figure.caption
     assert figure.drawing.index('data-name="a"') < figure.drawing.index('data-name="b"')
-    assert cells(section(run).worst, "to training alone")[-2] == "+10.0"
+    assert cells(section(run).worst, "gain over training alone")[-2] == "+10.0"
 
 
 def test_abstentions_are_in_the_table(tmp_path: Path) -> None:

@@ -159,4 +159,4 @@ def test_a_model_far_below_its_baselines_is_said() -> None:
     assert all(not each.silos and each.text.count("most clearly at a") for each in found)  # over all silos
     for each in found:  # the page has them in its headline
         told = shortfall(WarningRecord(kind=each.kind, text=each.text))
-        assert re.search(r"is right for \d+ % more of 400 validation inputs \(alone right for", told)
+        assert re.search(r"has an accuracy higher by \d+ points on 400 validation inputs \(only it", told)

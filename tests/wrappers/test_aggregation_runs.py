@@ -87,7 +87,7 @@ def test_a_malicious_silo_is_named_in_rows_notes_and_on_the_page(tmp_path: Path)
     assert sum("ward-1: the norm of its update was" in note for note in told.notes) == 3
     write_report(run.folder)
     page = (run.folder / "report.html").read_text()
-    assert "ward-1 with norms above the bound (3 to 5), ward-1 far from all others (3 to 5)" in page
+    assert "ward-1 with norms above the bound (rounds 3 to 5), ward-1 far from all others (rounds 3 to 5)" in page
     assert len(read_rows(run.folder / "rounds.jsonl")[0]) == 5 * (5 + 2)  # rows of figures are read as ever
     assert max(float(t.abs().max()) for t in model(run.folder)["model"].values()) < 100
 

@@ -90,7 +90,7 @@ def few_calibration_inputs(result: RunResult) -> Iterator[Caution]:
         told = (text.format(numbered(each), least=f"{most:,}") for text, most, each in few if each)
         yield Caution(
             "few_calibration_inputs",
-            f"Numbers of calibration inputs are in brackets. {' '.join(told)}",
+            f"Numbers of calibration inputs are in brackets; what follows is about inputs like these. {' '.join(told)}",
             "Give these silos more rows, or increase data.split.calibration.",
             silos,
         )

@@ -1,21 +1,34 @@
 """What to do with a run's model, the most important first."""
 
+import math
 import re
 import shlex
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ...core.text import listed, percent
+from ...core.text import joined, listed, percent
 from ...files import RunFolder
 from ...files.schema import NOBODY, WarningRecord
 from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot
 from ..templates import Statement
-from .classification import ALONE, MANY, MOST_ROWS, OneClass, baseline, behind_alone, gap_to, one_class, without_gain
-from .confidence import Confidence
+from .classification import (
+    ALONE,
+    MANY,
+    MOST_ROWS,
+    OneClass,
+    baseline,
+    behind_alone,
+    gap_to,
+    judged,
+    one_class,
+    without_gain,
+)  # fmt: skip
+from .confidence import LEVEL, Confidence
 from .decisions import CHOSEN
 from .familiarity import promised
-from .guarantee import exceeding, foreign_streams, kept
+from .guarantee import exceeding, foreign, foreign_streams, kept
 
 _LEFT = 0.9
 """Coverage at which the page states the gain from deferring the other inputs to a person."""
@@ -49,27 +62,20 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     if alone and behind:
         return [alone]
     if below(run):
-        text = (
-            "Do not use it yet. Train for more <code>rounds</code>, with another <code>training.lr</code>, or with a "
-        )
-        return [Markup(f"{text}method with local models.")]
-    local = _local_instead(run)
-    instead = _global_instead(run) or local
-    foreign_step = _not_foreign(run, outside)
-    gained, doubt = without_gain(run), doubted(run)
-    steps: list[Markup | None] = [
-        *_where_not(run, *gained),
-        instead,
-        doubt,
-        _calibrating(run, found),
-        foreign_step,
-    ]
-    steps += [None if instead else _leaving(run, alarms), None if local else alone]
+        text = "Train for more <code>rounds</code>, with another <code>training.lr</code>, or with a method with local "
+        return [Markup(f"{text}models.")]
+    gained, steps = without_gain(run), list[Markup | None]()
+    if doubt := _retest(run, alarms):
+        steps = [*_where_not(run, *gained), *doubt]
+    else:
+        local = _local_instead(run)
+        instead = _global_instead(run) or local
+        steps = [*_where_not(run, *gained), instead, _above_at(run), _calibrating(run, found)]
+        steps += [_not_foreign(run, outside), None if instead else _leaving(run, alarms), None if local else alone]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
-        told = not alarms or any(" alarm" in step for step in found_steps)
+        told = not alarms or doubt or any(" alarm" in step for step in found_steps)
         check = "" if told else ", and have a person decide those with an alarm"
-        check = ", and until then have a person check every answer" if doubt and "its guarantee" in doubt else check
         found_steps.append(predicting(run, where[0], check))
     return found_steps
 
@@ -85,9 +91,9 @@ def shortfall(warning: WarningRecord) -> str:
     if (found := _BELOW.fullmatch(warning.text)) is None:
         return warning.text.removesuffix(".")
     inputs, lost, gained = (int(found[name].replace(",", "")) for name in ("n", "lost", "gained"))
-    points = 100 * (lost - gained) / inputs
-    text = f"{found['model']} is right for {points:.0f} % more of {found['n']} validation inputs "
-    return f"{text}(alone right for {found['lost']}, and the run for {found['gained']})"
+    points = f"{100 * (lost - gained) / inputs:.0f} points"
+    text = f"{found['model']} has an accuracy higher by {points} on {found['n']} validation inputs (only it is right "
+    return f"{text}for {found['lost']}, and only the run for {found['gained']})"
 
 
 _BELOW = re.compile(
@@ -121,8 +127,16 @@ def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Mar
     if len(unknown) > MANY:
         which = "CSV of all" if len(run.silos) > MOST_ROWS else "table of"
         where = f"{len(unknown):,} of {len(run.silos):,} silos (listed in the {which} silos)"
-    text = "Test it on more inputs of {} before use there: these show no gain over the most frequent class."
-    return [*steps, Markup(text).format(where)] if unknown else steps
+    text = "Do not use it at {} before a test on more inputs there: it is right no more often than the most frequent "
+    return [*steps, Markup(f"{text}class{{}}.").format(where, _counts(run, unknown))] if unknown else steps
+
+
+def _counts(run: RunFolder, names: Sequence[str]) -> str:
+    """Return how often the model and the most frequent class are right at a few silos."""
+    known = {silo.name: each.majority for silo, each in zip(run.silos, judged(run), strict=True)}
+    found = [most for name in names if (most := known[name])]
+    texts = [f"{each.right + each.gained - each.lost} against {each.right} of {each.inputs}" for each in found]
+    return f" ({'; '.join(texts)})" if len(texts) <= _MOST_NAMED else ""
 
 
 def _not_foreign(run: RunFolder, line: Statement | None) -> Markup | None:
@@ -131,23 +145,43 @@ def _not_foreign(run: RunFolder, line: Statement | None) -> Markup | None:
         return None
     if run.summary.policy.name != "guaranteed" and not promised(run):
         return Markup(
-            "Do not use it on inputs that its silos do not know: <code>uncertainty.false_alarm_rate</code> above 0 "
-            "raises alarms on them."
+            "Set <code>uncertainty.false_alarm_rate</code> above 0, which raises alarms, and have a person decide "
+            "inputs with an alarm or of kinds that a silo has not trained on."
         )
-    return Markup("Do not use it on inputs that its silos do not know, and have a person decide those with an alarm.")
+    alarms = {name: each.chosen.pooled.alarms for name, each in foreign_streams(run.summary).items()}
+    missed = [f"{percent(1 - share)} of {name}" for name, share in alarms.items() if share is not None and share < 0.95]
+    text = "Have a person decide inputs with an alarm, and inputs of kinds that a silo has not trained on{}."
+    return Markup(text).format(f": {joined(missed)} raise no alarm" if missed else "")
 
 
-def doubted(run: RunFolder) -> Markup | None:
-    """Return what to do about a guarantee that test inputs exceed, at its own confidence level or at some silo."""
+def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
+    """Return in order what to do about a guarantee of all silos together that test inputs exceed, beyond chance at its
+    own confidence level; empty if they do not."""
     promise, test = (run.summary.guarantee, kept(run.summary)) if run.summary else (None, None)
     if run.summary is None or promise is None or test is None or test.risk is None or not promise.guaranteed:
-        return None
-    own = any(silo.promise for silo in run.summary.silos)
+        return []
+    if not test.doubtful(promise) or any(silo.promise for silo in run.summary.silos):
+        return []
     at = exceeding(run.summary)
-    if test.doubtful(promise) and not own:
-        text = "Do not rely on its guarantee before a test on more inputs{}. Use more calibration inputs "
-        text += "(<code>data.split.calibration</code>)."
-        return Markup(text).format(f": errors are too many most clearly at {listed(at, _MOST_NAMED)}" if at else "")
+    where = f", most clearly at {listed(at, _MOST_NAMED)}" if at else ""
+    if test.broken(promise.risk):
+        text = Markup("Have a person check every answer: its guarantee does not hold here{}.").format(where)
+        return [text, Markup("Use more calibration inputs (<code>data.split.calibration</code>), and run it again.")]
+    first = Markup("Until a test on more inputs, have a person check every answer: its guarantee is doubtful{}.")
+    # with as many answers, the 95 % interval of a share like this one is above the guarantee
+    answers = 1.96**2 * promise.risk * (1 - promise.risk) / (test.risk - promise.risk) ** 2
+    inputs = f"{10 * math.ceil(answers / test.effective * test.inputs / 10):,}"
+    text = Markup("Test it on about {} inputs: with {} of its answers wrong, as here, this refutes the guarantee. ")
+    text += Markup("Otherwise rely on answers, and have a person decide inputs that it abstains from{}.")
+    return [first.format(where), text.format(inputs, percent(test.risk), ", or that raise an alarm" * alarms)]
+
+
+def _above_at(run: RunFolder) -> Markup | None:
+    """Return what to do at silos whose test inputs exceed the guarantee."""
+    summary = run.summary
+    if summary is None or summary.guarantee is None or not summary.guarantee.guaranteed or not kept(summary):
+        return None
+    own, at = any(silo.promise for silo in summary.silos), exceeding(summary)
     text = "Have a person check answers at {}: more of them are wrong than the guarantee allows{}."
     return Markup(text).format(listed(at, _MOST_NAMED), "" if own else " on average over silos") if at else None
 
@@ -166,7 +200,7 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
         return text.format(ALONE)
     if gap is None or (gap.value <= 0 if error else gap.value >= 0):
         return None
-    text = Markup("Compare it with training alone over several seeds before use (<code>caveat compare</code>): here, ")
+    text = Markup("Compare it with training alone over several seeds (<code>caveat compare</code>): here, ")
     better = "lower error" if error else "higher accuracy"
     return text + f"training alone has the {better}, by no more than chance explains."
 
@@ -208,15 +242,29 @@ def _local_instead(run: RunFolder) -> Markup | None:
         return None
     if own <= wilson(round(chosen * test.inputs), test.inputs)[1]:
         return None
-    text = "Answer silos' own inputs with their local models (<code>uncertainty.policy = &quot;always&quot;</code>): "
-    return Markup(text + "{} of all silos' test inputs are right, and {} of the run's answers.").format(
-        percent(own), percent(1 - test.wrong / test.answered)
-    )
+    text = "If silos get only inputs like their own, answer with their local models (<code>uncertainty.policy = "
+    text += "&quot;always&quot;</code>): {} of all silos' test inputs are right, and {} of the run's answers. "
+    streams, run_wrong = foreign_streams(run.summary), foreign(run.summary) if run.summary else {}
+    wrong = {
+        name: 1.0 if name == NOBODY else 1 - (each.models[ALONE].pooled.accuracy or 0.0)
+        for name, each in streams.items() if ALONE in each.models
+    }  # fmt: skip
+    price = [
+        f"{percent(share)} of {name}" + (f" instead of {percent(run_wrong[name].wrong)}" if name in run_wrong else "")
+        for name, share in wrong.items()
+    ]
+    text += "They abstain from no input{}."
+    told = f": they are wrong for {joined(price)}" if price else ", and have no guarantee"
+    return Markup(text).format(percent(own), percent(1 - test.wrong / test.answered), told)
 
 
 def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
-    """Return advice on settings if confidence is miscalibrated; None otherwise."""
-    if found is None or found.kind != "bad" or run.summary is None:
+    """Return advice if confidence is miscalibrated; None otherwise."""
+    if found is None or run.summary is None or found.p >= LEVEL:
+        return None
+    if not found.over and _tempered(run):
+        return Markup("Read its confidence as too low: {}.").format(found.found[0].text)
+    if found.kind != "bad" and found.over:
         return None
     if not _tempered(run):
         return Markup(
@@ -257,13 +305,22 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
             "Have a person decide inputs with <code>total_uncertainty</code> {}{}. Of the others by uncertainty, "
         )
         said += Markup("{}, compared with {} of all.").format(of, percent(errors))
-        return said.format(which, " or with an alarm" * alarms)
+        return said.format(which, _or_alarm(run, inputs - round(coverage * inputs)) if alarms else "")
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
         of = _wrong_of(coverage, risk, inputs)
         text = "Use at most the most certain {} of all silos' inputs: of these {}, compared with {} of all."
         return Markup(text).format(percent(coverage, 0), of, percent(errors))
     return None
+
+
+def _or_alarm(run: RunFolder, uncertain: int) -> str:
+    """Return which inputs to decide too; how many uncertain inputs raise an alarm is not known."""
+    raised = [(silo.test.alarms, silo.n_test) for silo in run.silos]
+    if any(share is None or not n for share, n in raised):
+        return " or with an alarm"
+    both = uncertain + sum(round((share or 0.0) * (n or 0)) for share, n in raised)
+    return f" or with an alarm (at most {both:,} of {sum(n or 0 for _, n in raised):,} here)"
 
 
 def _wrong_of(coverage: float, risk: float, inputs: int) -> str:

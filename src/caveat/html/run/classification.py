@@ -349,7 +349,7 @@ def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
     texts = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
     whose = [each.whose for each in texts if each is not None]
     sentence += " Sensitivity and specificity are at thresholds from calibration inputs, "
-    sentence += f"chosen for {_rule(found.rule)}."
+    sentence += f"chosen for {_rule(found.rule)}; accuracy, confusion and gains are of the most probable class."
     if shared := whose.count("federation"):
         which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
         inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"

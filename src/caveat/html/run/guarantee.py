@@ -199,7 +199,7 @@ def _state(found: GuaranteeRecord, test: Kept) -> tuple[str, str]:
         return "broken", "more than the guarantee allows, beyond chance"
     if test.doubtful(found):
         rare = f"if the guarantee holds, less than {100 - 100 * found.confidence_level:.6g} % of tests show this"
-        return "doubtful", f"doubtful, since {rare}"
+        return "doubtful", f"doubtful, since {rare}, which is less strict than the 95 % interval"
     return "missed, by no more than chance explains", "more than the guarantee allows, by no more than chance explains"
 
 

@@ -77,7 +77,7 @@ def unlike(run: RunFolder) -> str:
     unusual = "with another number of examples"
     kinds = ((bounded, "with norms above the bound"), (far, "far from all others"), (other, unusual))
     texts = [
-        f"{plain(silo)} {what} ({ranges(rounds, _MOST_RANGES)})"
+        f"{plain(silo)} {what} (round{'s' * (len(rounds) > 1)} {ranges(rounds, _MOST_RANGES)})"
         for where, what in kinds
         for silo, rounds in sorted(where.items(), key=lambda each: natural(each[0]))
     ]
@@ -136,9 +136,9 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
         found = _rate(run)
-        was = "" if found is None else f", which was {found:g},"
+        was = "" if found is None else f", which was {found if found < 1e4 else round(found):,},"
         todo = "The run has no model" if own else "The run is not affected, only this comparison is missing"
-        todo += f". Lower training.lr{was} and start another run; this one would fail again."
+        todo += f". Lower training.lr{was} and start another run; with the same settings it would fail again."
         if run.federated and can_go_back(run.path):
             todo += (
                 " If a silo is the cause, exclude it: the failed round changed nothing, and the run continues "

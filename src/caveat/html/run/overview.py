@@ -1,15 +1,15 @@
 """The overview of a run: its result in a sentence, plots by silo, and other methods."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ...core.text import joined, percent, plural, signed, size
+from ...core.text import initial, joined, percent, plural, signed, size
 from ...files import RunFolder
 from ..templates import Statement
 from .advice import below, shortfall
-from .classification import ALONE, MANY, gap_to, majority_share, one_class
+from .classification import ALONE, MANY, gap_to, judged_together, majority_share, one_class
 from .guarantee import kept, promise_clause
 from .rounds import total_time
 
@@ -46,18 +46,23 @@ def _sentence(run: RunFolder) -> Markup:
                 known += lowest.format(percent(worst.accuracy), worst.silo, _count_of(run, worst.silo))
             elif not early:  # the lowest of many silos is low by chance
                 known += f" (at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))})"
-    return known + "." + _baselines(run, "") + promise_clause(run)
+    others = {_MOST: majority_share(run)}
+    others |= {_called(name): other.mean.accuracy for name, other in run.comparable.items()}
+    return known + "." + _right("", others) + promise_clause(run)
 
 
-def _baselines(run: RunFolder, also: str) -> Markup:
-    """Return a sentence with the accuracy of the most frequent class and of other methods; empty without any."""
-    known = {f"{'a' if also else 'A'}lways predicting a silo's most frequent class": majority_share(run)}
-    known |= {_called(name): other.mean.accuracy for name, other in run.comparable.items()}
-    (first, share), *rest = [(name, percent(share)) for name, share in known.items() if share is not None] or [("", "")]
-    if not first:
+_MOST = "always predicting a silo's most frequent class"
+
+
+def _right(of: str, known: Mapping[str, float | None]) -> Markup:
+    """Return a sentence with the accuracy of each of these; empty if none is known."""
+    told = [(name, percent(share)) for name, share in known.items() if share is not None]
+    if not told:
         return Markup()
-    head = [also, f"{first} {share}"] if also else [f"{first} is right for {share}"]
-    return Markup(" {}.").format(joined([*head, *(f"{name} {share}" for name, share in rest)]))
+    (first, share), *rest = told
+    texts = [f"{first} is right for {share}", *(f"{name} {share}" for name, share in rest)]
+    text = f"{of}{joined(texts)}"
+    return Markup(" {}.").format(initial(text) if of or first == _MOST else text)  # names of methods stay as they are
 
 
 def _called(method: str) -> str:
@@ -80,20 +85,21 @@ def _count_of(run: RunFolder, name: str) -> str:
 
 
 def _answering(run: RunFolder) -> Markup | None:
-    """Return the share of answered inputs and their accuracy, over all silos; None if all inputs are answered."""
+    """Return the share of answered inputs and their accuracy, all silos' inputs together; None if all are answered."""
     test = kept(run.summary) if run.summary else None
     if run.summary is None or test is None or test.answered == test.inputs:
         return None
     title, inputs = run.title, plural(test.inputs, "test input")
     if not test.answered:
         return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs)
-    # the guarantee beside it is about silos weighted as in calibration
-    wrong = test.risk if test.risk is not None and run.summary.guarantee else test.wrong / test.answered
-    found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly").format(
-        title, percent(test.answered / test.inputs), inputs, percent(1 - wrong)
+    right = test.answered - test.wrong
+    found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly ({:,} of {:,})").format(
+        title, percent(test.answered / test.inputs), inputs, percent(right / test.answered), right, test.answered
     )
-    own = f"Of all inputs, its predictions are right for {percent(run.mean.accuracy)}"
-    return Markup("{}.{}{}").format(found, promise_clause(run), _baselines(run, own))
+    most = judged_together(run).majority
+    others = {"its prediction": run.summary.pooled.accuracy, _MOST: most.share if most else None}
+    others |= {_called(name): each.summary.pooled.accuracy for name, each in run.comparable.items() if each.summary}
+    return Markup("{}.{}{}").format(found, promise_clause(run), _right("of all inputs, ", others))
 
 
 def _notes(run: RunFolder) -> list[Statement]:

@@ -94,13 +94,13 @@ def verdicts(run: RunFolder) -> list[Statement]:
         chance = f", {'' if clear else 'no '}more than chance over silos explains" if gap.low is not None else ""
         text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
-    lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
-    if skewed := [f"too {each.skew} at silo {each.silo.name} ({each.beyond})" for each in silos if each.skew]:
+    lines += _intervals(run, silos, silos[0].wanted) if silos and silos[0].wanted else []
+    if skewed := [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]:
         lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance."))
     return worst_first(lines)
 
 
-def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> Statement:
+def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> list[Statement]:
     """Return whether intervals contain as many test inputs as guaranteed, by how much they do not, and their width."""
     few = [f"{each.silo.name} ({each.covered}, {each.short:.1f} points short)" for each in silos if each.missed]
     share = run.mean.interval_coverage
@@ -108,12 +108,13 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     text += f", too few beyond chance at {listed(few, _MOST_NAMED)}" if few else ""
     width, usual = run.mean.interval_width, _usual_width(run, wanted)
     wide = width is not None and usual is not None and width > _LITTLE * usual
-    text += (
-        f"; their mean width is {significant(width)}, without inputs {significant(usual)}" if width and usual else ""
-    )
     below = share is not None and share < wanted
-    kind = "bad" if few else "open" if wide else "unknown" if below else "good"
-    return Statement(kind, f"{text}{', so they are little narrower' * wide}.")
+    found = [Statement("bad" if few else "unknown" if below else "good", f"{text}.")]
+    if width and usual:
+        how = "Intervals are nearly as wide as" if wide else "Intervals are narrower than"
+        how += f" without inputs: {significant(width)} instead of {significant(usual)} in the mean."
+        found.append(Statement("open" if wide else "good", how))
+    return found
 
 
 _MOST_NAMED = 4
@@ -165,8 +166,8 @@ def next_steps(run: RunFolder) -> list[Markup]:
         text += "(<code>data.split.calibration</code>)."
         steps.append(Markup(text).format(listed(few, _MOST_NAMED)))
     for skew, side in (("low", "higher"), ("high", "lower")):
-        if off := [each.silo.name for each in silos if each.skew == skew]:
-            text = "Expect {} values than predicted at silo {}, or train there alone."
+        if off := [f"silo {each.silo.name!r}" for each in silos if each.skew == skew]:
+            text = "Expect {} values than predicted at {}."
             steps.append(Markup(text).format(side, listed(off, _MOST_NAMED)))
     where = [silo.name for silo in run.silos if silo.name not in behind]
     return [*steps, predicting(run, where[0])] if where else steps

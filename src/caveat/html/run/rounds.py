@@ -71,7 +71,7 @@ def _figure(
     mean, (low, high) = mean_line(points), spread(points)
     compared, events = comparisons(run), [_event(at, list(silos)) for at, silos in grown.items()]
     others = {name: mean_line(_points(other.curve_rows, metric)) for name, other in _with_rows(run).items()}
-    lines = [svg.Line(mean, 0, f"mean: {write(mean[-1][1])} at the end")] if mean else []
+    lines = [svg.Line(mean, 0, f"mean: {write(mean[-1][1])} at the end", marked=mean[-1:])] if mean else []
     lines += [
         svg.Line(line, None, f"mean of {name}: {write(line[-1][1])} at the end", f"beside b{i % 3}")
         for i, (name, line) in enumerate(others.items())
@@ -85,10 +85,13 @@ def _figure(
     drawn += [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
     drawn += [_mark(frame, event) for event in compared if min(rounds) <= event[0] <= max(rounds)]
     drawn += [svg.draw(frame, each) for each in lines]
-    whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
+    (model,) = {row.model for row in run.curve_rows}
+    several = len({row.model for row in run.rows}) > 1 or model == "local"
+    whose = f" with {'its local' if model == 'local' else f'the {model}'} model" if several and model else ""
     most = f"{percent(1 - 2 * _TAIL, 0)} of" if len(points) > _FEW else "all"
     caption = f"{title} on each silo's validation samples{whose}: the mean, and a band with {most} silos"
-    caption += ", as trained, before temperature scaling" * bool(run.summary and run.summary.temperature)
+    scaled = metric == "accuracy" and run.summary and run.summary.temperature
+    caption += ", as trained, before temperature scaling" * bool(scaled)
     caption += ". A vertical rule marks where silos received private codewords." if grown else "."
     caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
     told = f", from {write(mean[0][1])} to {write(mean[-1][1])} in the mean" if mean else ""

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -16,11 +16,13 @@ from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, n
 from ..svg import Chart, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
 from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together, without_gain
-from .guarantee import exceeding, kept_by
+from .guarantee import Kept, exceeding, kept_by
 from .silo_metrics import METRICS, metric_table
 
 WORST = 10
 """Number of silos in the open table."""
+_FEWEST = 20
+"""Number of test inputs below which the 95 % interval of a silo's accuracy can be wider than 40 points."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,19 @@ def silo_section(run: RunFolder) -> SiloSection | None:
         return None
     few, many = len(rows) <= WORST + 4, len(rows) > MOST_ROWS
     top, rest = (rows, []) if few else (rows[:WORST], rows[WORST:])
-    caption = (
-        f"{'Silos' if few else f'The {WORST} worst of {len(rows):,} silos'}, ordered by the upper end of the 95 % "
-    )
-    caption += f"interval of their accuracy on their own {run.split} inputs, lowest first; a tick marks their most "
-    caption += "frequent class as the only prediction. A triangle marks what a silo's own test inputs show at the 5 % "
-    caption += "level" if few else f"level; by chance, {0.05 * len(rows):.2g} of {len(rows):,} have one in a column"
-    caption += "."
+    which = "Silos" if few else f"The {WORST} worst of {len(rows):,} silos"
+    caption = f"{which}, ordered by the upper end of the 95 % interval of their accuracy on their own {run.split} "
+    caption += "inputs, lowest first"
+    caption += "; a tick marks their most frequent class as the only prediction" * any(row.of.majority for row in top)
+    sizes = [row.silo.n_test for row in rows if row.silo.n_test]
+    if sizes and max(sizes) < _FEWEST:
+        caption = f"With at most {plural(max(sizes), 'input')} each, single silos cannot be judged. {caption}"
+    worst = silo_table(run, top, f"{caption}.", footer=True)
+    if worst and any(cell.flag for each in worst.columns for cell in each.cells):
+        chance = "" if few else f"; by chance, {0.05 * len(rows):.2g} of {len(rows):,} have one in a column"
+        caption += f". A triangle marks what a silo's own test inputs show at the 5 % level{chance}"
     return SiloSection(
-        worst=silo_table(run, top, caption, footer=True),
+        worst=worst and replace(worst, caption=f"{caption}."),
         rest=silo_table(run, rest, "The other silos.") if rest and not many else None,
         histograms=_histograms(rows) if many else (),
         csv=_csv(rows) if many else "",
@@ -147,6 +153,8 @@ def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bo
     return table(made, caption, [row.silo.name for row in rows], 2 if footer else 0)
 
 
+_SOME = 10
+"""Minimum number of inputs of a class at each silo for a mean over silos."""
 _OF_CLASS = ("sensitivity", "specificity", "AUROC")
 """Columns of a single class."""
 
@@ -163,23 +171,34 @@ class SiloColumn(NamedTuple):
 def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
     silos, above = [row.silo for row in rows], exceeding(run.summary) if run.summary else []
     worse, _ = without_gain(run)
+    domains = [silo.domain for silo in run.silos]
+    told = [""] * len(silos) if len(set(domains)) == 1 else [silo.domain for silo in silos]
+    positive = run.summary.classification.positive if run.summary and run.summary.classification else ""
     low = min((row.interval[0] for row in rows if row.interval), default=0.0)
     return [
         SiloColumn("silo", [silo.name for silo in silos], words=True),
-        SiloColumn("domain", ["" if silo.domain == silo.name else silo.domain for silo in silos], words=True),
+        SiloColumn(
+            "domain",
+            ["" if domain == silo.name else domain for silo, domain in zip(silos, told, strict=True)],
+            words=True,
+        ),
         SiloColumn(run.split, [count(getattr(silo, f"n_{run.split}")) for silo in silos], "inputs"),
         SiloColumn("accuracy", [percent(row.silo.test.accuracy) for row in rows]),
         SiloColumn("95 % interval", [_bar(row, 0.1 * math.floor(10 * low)) for row in rows], _TO_ONE, words=True),
         SiloColumn(
-            "sure",
+            "confidence",
             list(map(_sure, rows)),
-            "mean confidence; a triangle marks an ECE above chance and a confidence outside of the interval",
+            "its mean; a triangle marks an ECE above chance and a confidence outside of the interval",
         ),
-        SiloColumn("ECE (chance)", [_ece(silo.test) for silo in silos], _ECE),
-        SiloColumn("to training alone", list(map(_alone, rows)), "points of accuracy"),
-        SiloColumn("to most frequent class", [_gain(row, worse) for row in rows], "points of accuracy"),
-        SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
-        SiloColumn("specificity", [_share(row.of.specificity) for row in rows], "share of the others not called so"),
+        SiloColumn("ECE (by chance)", [_ece(silo.test) for silo in silos], _ECE),
+        SiloColumn("gain over training alone", list(map(_alone, rows)), "points of accuracy"),
+        SiloColumn("gain over most frequent class", [_gain(row, worse) for row in rows], "points of accuracy"),
+        SiloColumn(
+            "sensitivity", [_share(row.of.sensitivity) for row in rows], f"share of class {positive} that is found"
+        ),
+        SiloColumn(
+            "specificity", [_share(row.of.specificity) for row in rows], f"share of the others not called {positive}"
+        ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
         SiloColumn("wrong among answered", [_wrong_answers(run, row, row.silo.name in above) for row in rows]),
@@ -192,18 +211,27 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
     mean, pooled = run.mean, (run.summary.pooled if run.summary else Metrics())
     together = judged_together(run)
     gaps = [dot.value for dot in differences_to_alone(run).values()]
+    sensitivity, specificity = _share(together.sensitivity), _share(together.specificity)
+    answers = kept_by([silo for silo in run.silos if not silo.newcomer])
     return {
         "silo": ("mean over silos", "all inputs"),
         run.split: ("", count(together.inputs or None)),
         "accuracy": (percent(mean.accuracy), percent(pooled.accuracy)),
-        "ECE (chance)": (decimal(mean.ece), decimal(pooled.ece)),
-        "to training alone": (_points(sum(gaps) / len(gaps)) if gaps else "", ""),
-        "to most frequent class": ("", _gain_of(together)),
-        "sensitivity": (percent(mean.sensitivity), _share(together.sensitivity)),
-        "specificity": (percent(mean.specificity), _share(together.specificity)),
+        "ECE (by chance)": ("", _ece(pooled)),  # the mean over silos of few inputs is large by chance
+        "gain over training alone": (_points(sum(gaps) / len(gaps)) if gaps else "", ""),
+        "gain over most frequent class": ("", _gain_of(together)),
+        "sensitivity": (_mean_of(mean.sensitivity, [each.sensitivity for each in judged(run)]), sensitivity),
+        "specificity": (_mean_of(mean.specificity, [each.specificity for each in judged(run)]), specificity),
         "AUROC": (decimal(mean.auroc, 2), ""),  # over silos with other thresholds and shares, it has no meaning
         "alarms": (percent(mean.alarms), percent(pooled.alarms)),
+        "wrong among answered": ("", _wrong_among(answers) if run.summary and run.summary.guarantee else ""),
+        "abstains": ("", _abstains(1 - answers.answered / answers.inputs) if answers else ""),
     }
+
+
+def _mean_of(mean: float | None, found: Sequence[Ranged | None]) -> str:
+    """Return the mean of a share over silos; empty if some silo has too few inputs for one."""
+    return percent(mean) if all(each is None or not each.of or each.of >= _SOME for each in found) else ""
 
 
 _ECE = "expected calibration error, and up to which chance explains it"
@@ -256,10 +284,14 @@ def _abstains(share: float | None) -> str:
 def _wrong_answers(run: RunFolder, row: SiloRow, above: bool) -> Cell:
     """Return the errors among a silo's answers, flagged if they are above a guarantee beyond chance."""
     found, promise = kept_by([row.silo]), run.summary.guarantee if run.summary else None
-    if promise is None or found is None or found.risk is None:
+    if promise is None or found is None or not (text := _wrong_among(found)):
         return Cell("")
     flag = f"more than the guarantee allows{'' if row.silo.promise else ' on average over silos'}"
-    return Cell(f"{found.wrong:,} of {found.answered:,}", flag if above else "")
+    return Cell(text, flag if above else "")
+
+
+def _wrong_among(found: Kept | None) -> str:
+    return f"{found.wrong:,} of {found.answered:,}" if found and found.answered else ""
 
 
 def _share(found: Ranged | None) -> Cell:
@@ -309,11 +341,15 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     return Chart("Whom the federation helps", drawing, caption)
 
 
+def _points_tick(share: float) -> str:
+    return tick(round(100 * share, 6))
+
+
 _COLUMNS: tuple[tuple[str, Callable[[SiloRow], float | None], Write], ...] = (
     ("Accuracy", lambda row: row.silo.test.accuracy, percent_tick),
-    ("Confidence less accuracy", lambda row: _sure_gap(row), percent_tick),
-    ("Accuracy less training alone", lambda row: row.alone.value if row.alone else None, percent_tick),
-    ("Accuracy less most frequent class", lambda row: row.gain, percent_tick),
+    ("Confidence less accuracy", lambda row: _sure_gap(row), _points_tick),
+    ("Accuracy less training alone", lambda row: row.alone.value if row.alone else None, _points_tick),
+    ("Accuracy less most frequent class", lambda row: row.gain, _points_tick),
     ("False alarms", lambda row: row.silo.test.alarms, percent_tick),
     ("Abstains", lambda row: row.abstains or None, percent_tick),
 )
@@ -333,6 +369,7 @@ def _histograms(rows: Sequence[SiloRow]) -> list[Chart]:
             continue
         middle, low, high = median(known), min(known), max(known)
         about = f"Median {write(round(middle, 3))}, from {write(round(low, 3))} to {write(round(high, 3))}"
+        about += " points" * (write is _points_tick)
         label = f"{title} of {plural(len(known), 'silo')}. {about}"
         charts.append(Chart(title, histogram(known, write, label, "silos"), f"{about}, of {len(known):,} silos."))
     return charts

@@ -69,8 +69,10 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     filled = [i for counts in parts.values() for i, n in enumerate(counts) if n]
     start, stop = min(filled), max(filled) + 1
     surest, end = ("the lowest bin", start) if lowest else ("the highest bin", stop - 1)
-    notes = {name: f"{sum(counts):,.0f}, {percent(shares[name][end], 0)} of them in {surest}"
-             for name, counts in parts.items()}  # fmt: skip
+    notes = {
+        name: f"{sum(counts):,.0f}, {_at_least_one(shares[name][end])} of them in {surest}"
+        for name, counts in parts.items()
+    }
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
     edges, shares = edges[start : stop + 1], {name: each[start:stop] for name, each in shares.items()}
     drawn = histogram_chart(edges, shares, notes, f"{axis.capitalize()} of predictions: {told}", axis)
@@ -78,6 +80,11 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     caption += "the others overlap with right ones, the better uncertainty detects them."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
     return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
+
+
+def _at_least_one(share: float) -> str:
+    """Return a share in whole percent, but never 0 % for a larger share."""
+    return "less than 1 %" if 0 < share < 0.005 else percent(share, 0)
 
 
 def risk_coverage(run: RunFolder) -> Chart | None:
@@ -154,10 +161,8 @@ def _confidence_line(found: Confidence) -> Statement:
         return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
-        text = Markup(
-            "<b>Its confidence may be off</b>: {}; a calibrated model has such a result in at most {} of cases."
-        )
-        return Statement(found.kind, text.format(found.checks[0].text, percent(found.p, 0)))
+        text = Markup("<b>No error of its confidence is shown</b>: {}, by no more than chance explains (p = {}).")
+        return Statement(found.kind, text.format(found.checks[0].text, decimal(found.p, 2)))
     if not found.resolved:
         band = found.pooled.ece_null
         unnoticed = f": a calibration error of {decimal(band.upper)} would go unnoticed" if band else ""
@@ -200,8 +205,10 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
     texts = "; ".join(_wrongly(run.summary, name, found[name].wrong, how, alarmed) for name in names)
     most = max(each.wrong for each in found.values())
     kind = ("bad" if most > 0.5 else "open") if worse else "good" if most <= allowed else "unknown"
-    head = Markup("<b>Not reliable on inputs that silos do not know</b>") if worse else "Inputs that silos do not know"
-    beside = f" Of their own inputs {percent(own.wrong)} were." if own else ""
+    whose = in_words(worse[0]) if len(worse) == 1 else ""
+    which = whose.removeprefix("those ").partition(" (")[0] if whose.startswith("those ") else "that silos do not know"
+    head = Markup(f"<b>Not reliable on inputs {which}</b>") if worse else "Inputs that silos do not know"
+    beside = f" Of silos' own inputs {percent(own.wrong)} were {how} wrongly." if own else ""
     return Statement(kind, Markup("{}: {}.{}").format(head, texts, beside))
 
 
@@ -213,6 +220,6 @@ def _worse(summary: Summary, stream: str, limit: float) -> bool:
 
 def _wrongly(summary: Summary, stream: str, wrong: float, how: str, alarmed: bool) -> str:
     most, alarms = worst_at(summary, stream), summary.tested[stream].chosen.pooled.alarms
-    at = f", most at {most[0]} with {percent(most[1].wrong)}" if most and most[1].wrong > wrong else ""
-    raised = f" (alarms on {percent(alarms)})" if alarmed and alarms is not None else ""
+    at = f" (most at {most[0]}, {percent(most[1].wrong)})" if most and most[1].wrong > wrong else ""
+    raised = f", and {percent(alarms)} raised an alarm" if alarmed and alarms is not None else ""
     return f"of {in_words(stream)} {percent(wrong)} were {how} wrongly{at}{raised}"
