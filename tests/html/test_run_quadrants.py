@@ -19,7 +19,11 @@ from caveat.html.run.uncertainty import histogram_text as told
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_report(quadrant_run(tmp_path_factory.mktemp("runs") / "quadrants")).read_text()
+    return (
+        write_report(quadrant_run(tmp_path_factory.mktemp("runs") / "quadrants"))
+        .read_text()
+        .replace("\N{NO-BREAK SPACE}", " ")
+    )
 
 
 def quadrant_rows(page: str) -> list[list[str]]:
