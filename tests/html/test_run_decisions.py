@@ -28,7 +28,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(decided: Path) -> str:
-    return write_report(decided).read_text()
+    return write_report(decided).read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
 def change(run: Path, **changes: Any) -> Path:

@@ -34,7 +34,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def full_page(full: Path) -> str:
-    return write_report(full).read_text()
+    return write_report(full).read_text().replace("\N{NO-BREAK SPACE}", " ")
 
 
 @pytest.fixture(scope="module")
