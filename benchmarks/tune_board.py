@@ -23,6 +23,7 @@ from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -47,8 +48,9 @@ def rates(federation: BoardFederation) -> list[float]:
 def validation_nll(
     settings: BoardSettings, name: str, federation: BoardFederation, row: str, rate: float, seed: int
 ) -> float:
-    trained = federation.settings._replace(training=replace(federation.settings.training, lr=rate))
-    method, model, _ = settings.method_of(row, name, trained)
+    row_method, model, _ = settings.method_of(row, name, federation.settings)
+    trained: Any = row_method  # whose rate in the settings, from an earlier tuning, is not the one to try
+    method = replace(trained, training=replace(trained.training, lr=rate))
     silos = federation.pooled().silos if row == POOLED else federation.silos
     uncertainty = caveat.Uncertainty(**SOURCES[sources_of(method)[1]])  # type: ignore[arg-type]
     arguments = {"seed": seed, "every": 10**6, "splits": ["validation"], "n_silos": 1}
