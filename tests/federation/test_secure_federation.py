@@ -238,7 +238,7 @@ def test_silos_refuse_what_they_cannot_mask(tmp_path: Path, missing: str, capsys
             del config["key"]
         told = "has no key, which secure aggregation needs"
     else:
-        ask, told = federation.grid._deliver, "without a valid slot of a session"
+        ask, told = federation.grid._deliver, "has no valid slot of a session"
 
         def bare(message: Message) -> str:
             if "secure" in words_of(message.content):

@@ -43,7 +43,11 @@ def rows_of(page: str, header: str) -> list[list[str]]:
         t for t in re.findall(r"<table>.*?</table>", page, re.DOTALL) if re.search(f'scope="col"[^>]*>{header}</th>', t)
     )
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in table.split("</tr>")]
-    return [[re.sub(r"<svg.*?</svg>|<[^>]*>", "", cell).strip() for cell in row] for row in rows if row]
+    return [
+        [re.sub(r"<svg.*?</svg>|<[^>]*>", "", cell).replace("\u00a0", " ").strip() for cell in row]
+        for row in rows
+        if row
+    ]
 
 
 def test_streams_stand_by_who_predicts_them_on_one_denominator(page: str) -> None:

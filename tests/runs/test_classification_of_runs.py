@@ -177,7 +177,7 @@ def test_the_page_shows_figures_thresholds_and_confusion(tmp_path: Path) -> None
     assert "Metrics are for the class" in page
     assert "called ill" in page
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert f"{summary['pooled']['auroc']:.2f} (" in page  # with its interval
+    assert f"{summary['silos'][0]['test']['auroc']:.2f} (" in page  # with its interval
 
 
 def test_a_newcomer_has_the_federations_threshold_and_is_in_no_sum_of_it() -> None:

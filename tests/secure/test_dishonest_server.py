@@ -275,7 +275,7 @@ def test_shares_that_do_not_fit_are_found() -> None:
     signatures = federation.signed(slot, ["a", "b", "c"])
     opened = {name: federation.open(name, slot, ["a", "b", "c"], signatures) for name in "abc"}
     opened["a"] = Opened(opened["a"].seeds, {"d": bytes(32) + b"\x01"})
-    with pytest.raises(MasksRemain, match="of silo 'd' do not fit"):
+    with pytest.raises(MasksRemain, match="of silo 'd' do not match"):
         federation.server.unmask(slot, b"request", sent, opened)
 
 
