@@ -14,13 +14,14 @@ from markupsafe import Markup
 from ..core.text import decimal, percent, short_source
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|points?|nats|min|[kMG]?B)(?!\w)[^<>]*<)")
-"""The space between a number and its unit in a text, at which no line breaks."""
+_PROSE = re.compile(r"<(p|li|dd|figcaption)\b.*?</\1>", re.DOTALL)
+"""Text with lines; cells of tables have no line breaks, and commands and settings stay as they are."""
 
 
 def render(template: str, **parts: Any) -> str:
     """Render a template, named by its path from this folder, with `parts`; `contents` collects its sections."""
     page = _environment().get_template(template).render(parts, contents=[])
-    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", page)
+    return _PROSE.sub(lambda text: _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text[0]), page)
 
 
 @cache
