@@ -162,7 +162,7 @@ def test_methods_beside_have_ledgers_of_their_own(federated: Path, tmp_path: Pat
     for place in (run, beside):
         rewrite(place / "ledger.jsonl", (federated / "ledger.jsonl").read_text())
     text = write_report(run).read_text()
-    assert "<summary>scaffold <span>22 messages of 3 silos, 576\u00a0B in total</span></summary>" in text
+    assert "<summary>scaffold <span>22 messages of 3 silos, 576 B in total</span></summary>" in text
     assert rows_of(text, "ledger") == rows_of(text, "ledger", 5)
     assert "baselines/scaffold: what left 3 silos, in bytes" in printed(run)
 
