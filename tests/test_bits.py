@@ -38,7 +38,7 @@ import caveat as library
 FILE = Path(__file__).with_name("bits.json")
 AGAIN = "make bits"
 IGNORED = {"seconds", "schema", "version", "command", "recipe", "image", "max_uncertainty",
-           "source_row", "row_values"}  # fmt: skip
+           "source_row", "row_values", "against_baseline"}  # fmt: skip
 """Keys of JSON files: times, what says which version wrote a file, paths, and what follows from what is hashed."""
 ROUNDED = {"low", "high", "p", "p_adjusted", "probability_by_chance"}
 """Keys of intervals and p-values, which another SciPy may give with another last digit."""

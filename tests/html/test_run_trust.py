@@ -385,14 +385,18 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
         "Predictions are less accurate on validation inputs than a ridge classifier: of 1,040, only the baseline is "
         "right for 120, and only the model for 16."
     )
-    warning = {"kind": "below_reference", "text": text, "advice": "Try more rounds."}
+    right = {"inputs": 1040, "only_baseline": 120, "only_model": 16}
+    warning = {"kind": "below_reference", "text": text, "advice": "Try more rounds.", "against_baseline": right}
     change(folder, warnings=[warning], mean={"accuracy": 0.97})
     first = str(Markup(told(folder).advice[0]).striptags())
     assert first.startswith("Train for more rounds, with another training.lr, or with a method with")
     page, found = render(read_run(folder)), overview(read_run(folder))
     assert found is not None
-    head = "Do not use it yet: a ridge classifier has an accuracy higher by 10 points on 1,040 validation inputs (only "
-    head += "it is right for 120, and only the run for 16). uefl predicts 97.0 % of test inputs"
+    head = "Do not use it yet: a simple linear (ridge) model of each silo's own training inputs has an accuracy higher "
+    head += (
+        "by 10 points on 1,040 validation inputs (only it is right for 120, and only the run for 16). uefl predicts "
+    )
+    head += "97.0 % of test inputs"
     assert found.sentence.striptags().startswith(head)
     assert "1 warning" not in page
     assert "Predict new inputs" not in page

@@ -158,5 +158,5 @@ def test_a_model_far_below_its_baselines_is_said() -> None:
     assert [each.kind for each in found] == ["below_majority", "below_reference"]
     assert all(not each.silos and each.text.count("most clearly at a") for each in found)  # over all silos
     for each in found:  # the page has them in its headline
-        told = shortfall(WarningRecord(kind=each.kind, text=each.text))
+        told = shortfall(WarningRecord(kind=each.kind, text=each.text, against_baseline=dict(each.against_baseline)))
         assert re.search(r"has an accuracy higher by \d+ points on 400 validation inputs \(only it", told)

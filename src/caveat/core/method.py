@@ -145,6 +145,9 @@ class Caution(NamedTuple):
     """A sentence that says what to try."""
     silos: tuple[SiloId, ...] = ()
     """The affected silos; empty for the whole run."""
+    against_baseline: Mapping[str, int] = {}
+    """For a comparison with a baseline: numbers of `inputs`, and of those that `only_baseline` and `only_model` predict
+    correctly."""
 
 
 class Method:

@@ -233,10 +233,16 @@ def next_steps(audit: AuditFile) -> list[str]:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
         size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
         steps.append(f"Repeat with {size} (larger test splits), not with more seeds, to decide: confidence.")
-    if asked := [each.name for each in unknown if _estimate(each)]:
+    if asked := _open_by_seeds(audit):
         likely = ", if estimates stay as they are (likely more)"
         steps.append(f"Repeat with at least {seeds_to_decide(audit)} seeds to decide: {'; '.join(asked)}{likely}.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
+
+
+def _open_by_seeds(audit: AuditFile) -> list[str]:
+    """Return the names of the open findings that more seeds could decide; none if accuracy is too low to say."""
+    found = [each.name for each in audit.findings if each.verdict == "cannot say" and _estimate(each)]
+    return [] if audit.accuracy.warning else found
 
 
 def seeds_to_decide(audit: AuditFile) -> int:
@@ -255,8 +261,9 @@ _FEWEST = 5
 
 def command(audit: AuditFile) -> str:
     """Return the audit's command with the seeds that would decide what is open; "" if nothing is, or without one."""
-    steps, more = " ".join(next_steps(audit)), more_seeds(audit.seeds, seeds_to_decide(audit))
-    return changed(audit.command, {"--seeds": more}) if audit.command and "seeds to decide" in steps else ""
+    if not audit.command or not _open_by_seeds(audit):
+        return ""
+    return changed(audit.command, {"--seeds": more_seeds(audit.seeds, seeds_to_decide(audit))})
 
 
 _GROWN = 2.0

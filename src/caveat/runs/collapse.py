@@ -236,6 +236,7 @@ def behind(name: str, total: Tensors, silos: Mapping[SiloId, Tensors]) -> Iterat
         f"right for {found.lost:,.0f}, and only the model for {found.observed:,.0f}.",
         advice,
         () if whole else below,
+        {"inputs": round(n), "only_baseline": round(found.lost), "only_model": round(found.observed)},
     )
 
 

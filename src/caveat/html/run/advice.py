@@ -1,7 +1,6 @@
 """What to do with a run's model, the most important first."""
 
 import math
-import re
 import shlex
 from collections.abc import Sequence
 
@@ -87,19 +86,19 @@ def below(run: RunFolder) -> WarningRecord | None:
 
 
 def shortfall(warning: WarningRecord) -> str:
-    """Return by how much predictions are less accurate than the simple model of a warning; its text if unknown."""
-    if (found := _BELOW.fullmatch(warning.text)) is None:
+    """Return by how much predictions are less accurate than the simple model of a warning; its text if it has
+    no numbers."""
+    if not warning.against_baseline:
         return warning.text.removesuffix(".")
-    inputs, lost, gained = (int(found[name].replace(",", "")) for name in ("n", "lost", "gained"))
-    points = f"{100 * (lost - gained) / inputs:.0f} points"
-    text = f"{found['model']} has an accuracy higher by {points} on {found['n']} validation inputs (only it is right "
-    return f"{text}for {found['lost']}, and only the run for {found['gained']})"
+    inputs, lost, gained = (warning.against_baseline[name] for name in ("inputs", "only_baseline", "only_model"))
+    text = f"{_SIMPLE[warning.kind]} has an accuracy higher by {100 * (lost - gained) / inputs:.0f} points on "
+    return f"{text}{inputs:,} validation inputs (only it is right for {lost:,}, and only the run for {gained:,})"
 
 
-_BELOW = re.compile(
-    r"Predictions are less accurate on validation inputs than (?P<model>.+?)(, most clearly at .+)?: of (?P<n>[\d,]+), "
-    r"only the baseline is right for (?P<lost>[\d,]+), and only the model for (?P<gained>[\d,]+)\."
-)
+_SIMPLE = {
+    "below_majority": "always predicting a silo's most frequent class",
+    "below_reference": "a simple linear (ridge) model of each silo's own training inputs",
+}
 
 
 def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
