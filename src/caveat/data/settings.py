@@ -372,10 +372,8 @@ class DataSettings:
             text = f"data.thousands = {self.thousands!r} is also the decimal mark; set data.decimal"
             raise ConfigurationError(text, "data.thousands")
         if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
-            raise ConfigurationError(
-                f'data.separator = {self.separator!r}: expected one character such as "," ";" or "\\t"',
-                "data.separator",
-            )
+            text = f'data.separator = {self.separator!r}: expected one character such as "," ";" or "\\t"'
+            raise ConfigurationError(text, "data.separator")
 
     def _check_silos(self) -> None:
         """Raise ConfigurationError for keys that need the data of several silos on one machine."""
