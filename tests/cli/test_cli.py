@@ -257,8 +257,7 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
     assert set(reasons) <= {"unfamiliar", "novel", "unsure", "ambiguous", "uncertain"}
     assert not any(row["reason"] for row in rows if row["decision"] != "abstain")  # a switch answers no alarms
     said = result.stderr.splitlines()[-1]
-    person = f"A person decides {len(reasons)} of 40 inputs ("
-    assert said.startswith(("Do not rely on these 40 predictions", person, "The model decides all 40", "40 inputs pr"))
+    assert said == "Do not rely on these 40 predictions yet: together, the inputs are unlike the silo's own."
     for row in rows:  # where nobody is trusted, too
         assert row["label"] == max((n[2:] for n in row if n.startswith("p_")), key=lambda n: float(row[f"p_{n}"]))
 
