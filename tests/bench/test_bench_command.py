@@ -24,7 +24,6 @@ tests = 1
 settings.fedavg.fewer_rounds = 13
 settings.local.fewer_rounds = 13
 settings.pooled.fewer_rounds = 13
-settings.near.fewer_rounds = 13
 """
 METHOD = '''
 from typing import Annotated
@@ -50,6 +49,7 @@ class Near(caveat.FedAvg):
 
         return near
 '''
+NEAR = "settings.near.fewer_rounds = 13\n"
 MANIFEST = '[Near]\nmodel = ["*"]\n'
 
 
@@ -60,9 +60,9 @@ def _own_methods() -> Iterator[None]:
     forget_own()
 
 
-def asked(folder: Path, *more: Any) -> tuple[Any, ...]:
+def asked(folder: Path, *more: Any, own: str = "") -> tuple[Any, ...]:
     path = folder / "tiny.toml"
-    path.write_text(SETTINGS)
+    path.write_text(SETTINGS + own)
     return ("bench", "--federations", "lite-cancer", "--settings", path, "--workers", "1", "--quiet", *more)
 
 
@@ -75,6 +75,16 @@ def content(folder: Path) -> dict[str, Any]:
         elif path.suffix == ".npz":
             found[path.name] = path.read_bytes()
     return found
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [(NEAR.replace("near", "fedavgg"), "[settings.fedavgg]: no such method; did you mean fedavg?"),
+     ("settings.fedavg.federations.lite-cancr = {}", "no such federation 'lite-cancr'; did you mean lite-cancer?")],
+)  # fmt: skip
+def test_a_block_of_settings_that_nothing_uses_is_named(own: str, told: str, tmp_path: Path) -> None:
+    assert told in one_error(caveat(*asked(tmp_path, "--out", tmp_path / "out", own=own)), 2)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long
@@ -117,7 +127,7 @@ def test_a_board_that_was_killed_continues_to_the_same_files(tmp_path: Path, mon
 def test_an_outsiders_method_is_admitted_by_its_contract_and_stands_on_the_board(tmp_path: Path) -> None:
     (tmp_path / "near.py").write_text(METHOD)
     out = tmp_path / "out"
-    options = asked(tmp_path, "--rows", "near", "--plugin", tmp_path / "near.py", "--out", out)
+    options = asked(tmp_path, "--rows", "near", "--plugin", tmp_path / "near.py", "--out", out, own=NEAR)
     assert "--rows near: not admitted" in one_error(caveat(*options), 2)  # nothing says what leaves a silo
     assert not out.exists()
     (tmp_path / "near.toml").write_text(MANIFEST)

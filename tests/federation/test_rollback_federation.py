@@ -11,6 +11,7 @@ from commands import caveat, one_error
 from federations import assert_same
 from flwr.app import ArrayRecord, Message
 from hospitals import NAMES, Federation, losing, summary
+from html_page import Page
 
 from caveat.config import load
 from caveat.core import RunError
@@ -128,4 +129,4 @@ def test_the_command_is_suggested_beside_a_silo_that_is_noted_and_where_training
     assert f"`caveat rollback {other.run}` lists earlier rounds" in said
     page = write_report(other.run).read_text()
     assert "If a silo is the cause, exclude it" in page
-    assert f"caveat rollback {other.run.name}" in page
+    assert f"caveat rollback {other.run.name}" in Page(page).text

@@ -113,8 +113,14 @@ def read_settings(path: Path) -> BoardSettings:
 def rows_of(settings: BoardSettings, asked: str | None, lite: bool) -> list[str]:
     """Return the methods to train: the requested methods, and those that all rows are compared with.
 
-    Raises ConfigurationError for an unknown method.
+    Raises ConfigurationError for an unknown method, or a block of settings of an unknown method or federation.
     """
+    for row, block in settings.settings.items():
+        if row not in METHODS and row not in (MAJORITY, POOLED):
+            raise ConfigurationError(f"[settings.{row}]: no such method{one_of(row, [*METHODS])}; {advice(row)}")
+        if unknown := [name for name in block.federations if name not in {**FEDERATIONS, **LITE}]:
+            others = one_of(unknown[0], [*LITE, *FEDERATIONS])
+            raise ConfigurationError(f"[settings.{row}.federations]: no such federation {unknown[0]!r}{others}")
     names = (
         [name.strip() for name in asked.split(",")]
         if asked is not None
