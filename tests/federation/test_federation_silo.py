@@ -159,6 +159,11 @@ def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
     again.serve()
     kept = open_member(again.kept("hill"))
     assert len(kept.predictor("hill")(noted_inputs(home / "hill.csv", kept.silos, "hill"))) == 80
+    told = evaluate(
+        "predict", again.kept("hill"), home / "hill.csv", "--silo", "hill", "--report", tmp_path / "page.html"
+    )
+    assert told.exit_code == 0, told.stderr
+    assert "of 80 inputs" in (tmp_path / "page.html").read_text().replace("</b>", "")
 
 
 def test_magnitudes_leave_only_where_the_silo_allows_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Commands on finished runs: `caveat predict`, `caveat evaluate`, `caveat export`, `caveat join`, `caveat report`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +42,7 @@ def predict(
         from ..api import load
         from ..data import noted_inputs
         from ..html.predictions import render, sentence
-        from .output import predicted_inputs, prediction_rows
+        from .output import predicted_inputs, prediction_rows, table_cells
 
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
@@ -57,6 +58,7 @@ def predict(
         page = predicted_inputs(prediction, found, finished, silo, inputs)
         typer.echo(sentence(page).striptags(), err=True)
         if report is not None:
+            page = replace(page, cells=table_cells(finished, silo, inputs))
             write_file(render(page), report, "--report")
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from ..core import Decision, Prediction, Reason
 from ..data.preparation import Inputs
-from ..files import as_text
+from ..files import as_text, record_of
+from ..files.schema import SiloRecord, Summary
 from ..html.predicted_inputs import PredictedInputs
+from ..runs.local import Run
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12
@@ -160,36 +162,43 @@ def _quantity_rows(prediction: Prediction, others: Mapping[str, Sequence[str]]) 
     return text.getvalue()
 
 
-def predicted_inputs(prediction: Prediction, found: Inputs, run: Any, silo: str, source: str) -> PredictedInputs:
-    """Return predictions for the inputs `found` in a file, with the cells of a table or the images."""
+def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str, source: str) -> PredictedInputs:
+    """Return predictions for the inputs `found` in a file, with the images, and without the cells of a table."""
     from ..data.sources.base import locate
-    from ..data.tables.files import read_sheet
     from ..runs.gallery import png
 
-    preparation, path, cells = run.preparation, locate(source), dict[str, list[str]]()
-    if preparation.encoders:
-        sheet = read_sheet(path, preparation.encoders[silo].csv_format.of(path.stem, silo).separator)
-        cells = {name: list(map(str, sheet.verbatim(name))) for name in sheet.columns}
-
     def image(i: int) -> str | None:
-        return png(preparation, found.x[i]) if preparation.normalize is not None else None
+        return png(run.preparation, found.x[i]) if run.preparation.normalize is not None else None
 
-    others = [name for name in preparation.names if name != silo]
+    others = [name for name in run.preparation.names if name != silo]
+    summary = record_of(run.folder / "summary.json", Summary)  # a silo's own copy of a federation's model has none
     return PredictedInputs(
-        prediction, preparation.classes, run.summary["method"], silo, path.name, cells, image, found.files, others,
-        _wrong_of(run.summary["silos"], silo),
+        prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
+        found.files, others, None if summary is None else _wrong_of(summary.silos, silo),
     )  # fmt: skip
 
 
-def _wrong_of(silos: Sequence[Mapping[str, Any]], name: str) -> tuple[int, int] | None:
+def table_cells(run: Run, silo: str, source: str) -> dict[str, list[str]]:
+    """Return the columns of a table with rows to predict, as written; none for other inputs."""
+    from ..data.sources.base import locate
+    from ..data.tables.files import read_sheet
+
+    if not run.preparation.encoders:
+        return {}
+    path = locate(source)
+    sheet = read_sheet(path, run.preparation.encoders[silo].csv_format.of(path.stem, silo).separator)
+    return {name: list(map(str, sheet.verbatim(name))) for name in sheet.columns}
+
+
+def _wrong_of(silos: Sequence[SiloRecord], name: str) -> tuple[int, int] | None:
     """Return the numbers of wrong and of answered test inputs of a silo; None if its test has no such numbers."""
-    found = next((silo for silo in silos if silo["name"] == name), {})
-    inputs, test = found.get("n_test"), found.get("test") or {}
-    share = test.get("answered_accuracy", test.get("accuracy"))
-    if not inputs or share is None:
+    found = next((silo for silo in silos if silo.name == name), None)
+    if found is None or not found.n_test:
         return None
-    coverage = test.get("coverage")
-    answered = round(inputs * (1.0 if coverage is None else coverage))
+    share = found.test.accuracy if found.test.answered_accuracy is None else found.test.answered_accuracy
+    if share is None:
+        return None
+    answered = round(found.n_test * (1.0 if found.test.coverage is None else found.test.coverage))
     return answered - round(answered * share), answered
 
 
