@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import re
 import subprocess
 import sys
@@ -226,10 +227,22 @@ def test_entries_of_a_summary_that_are_taken_are_one_line(hook: str, told: str) 
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_plugin_that_fails_is_one_line_and_writes_nothing() -> None:
+def test_a_plugin_that_fails_is_one_line_and_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     error = one_error(caveat("run", *MINE, "--plugin", write("1 / 0"), "--out", "run"), 2)
     assert re.fullmatch(r"error: --plugin mine.py: .*mine.py:1: ZeroDivisionError: division by zero", error)
     assert files(Path()) == {"mine.py"}
+
+
+def test_a_changed_plugin_of_the_same_second_and_size_is_run_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = Path("mine.py")
+    file.write_text("VALUE = 1\n")
+    py_compile.compile(str(file))
+    before = file.stat().st_mtime_ns
+    file.write_text("VALUE = 2\n")
+    os.utime(file, ns=(before, before))
+    assert plugins.import_file(file).VALUE == 2
 
 
 # Installed packages

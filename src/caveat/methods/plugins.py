@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -101,18 +102,22 @@ def _package(point: EntryPoint) -> str:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Run a file as a module. Its folder is not added to the path, where its files could hide other modules."""
+    """Run a file as a module. Its folder is not added to the path, where its files could hide other modules.
+
+    Bytecode is neither written, since a file that fails leaves nothing, nor read: Python takes bytecode of the same
+    second and size as current, but a run records the source.
+    """
     if not file.is_file():
         raise ConfigurationError(f"no such file in {Path.cwd()}" if not file.is_absolute() else "no such file")
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]
     name = f"caveat_plugin_{file.stem}_{digest}"  # with its own name, a file random.py would hide Python's
     spec = importlib.util.spec_from_file_location(name, file.resolve())
-    if spec is None or spec.loader is None:
+    if spec is None or not isinstance(spec.loader, SourceFileLoader):
         raise ConfigurationError("expected a Python file, such as my.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # type hints of its classes are looked up there
     try:
-        spec.loader.exec_module(module)
+        exec(spec.loader.source_to_code(file.read_bytes(), spec.loader.path), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
