@@ -11,7 +11,7 @@ import caveat
 
 
 def silos(seed: int) -> caveat.data.Silos:
-    """Splits by seed."""
+    """Return the silos, whose splits depend on the seed."""
     return caveat.data.rotated(caveat.data.digits(), angles=(0, 90), silos_per_angle=1, seed=seed)
 
 

@@ -3,7 +3,7 @@ A pretrained encoder
 ====================
 
 Use a network that was trained on other data, keep its weights fixed, and train only a linear head with the silos. Here,
-the encoder is trained on the digits 0 to 4, and the silos have the digits 5 to 9. Silos then send little: the head.
+the encoder is trained on the digits 0 to 4, and the silos have the digits 5 to 9. Silos then send only the head.
 """
 
 import torch
