@@ -237,7 +237,7 @@ def test_a_method_is_highlighted_in_pictures_and_tables_of_a_comparison(browser:
     """)
     assert browser.problems == []
     focused = "[...new Set([...document.querySelectorAll('SECTION .focus')].map((e) => e.dataset.name))]"
-    for section in ("#headline svg", "#table table", "#rounds svg", "#cost svg", "#runs table"):
+    for section in ("#headline svg", "#table table", "#rounds svg", "#runs table"):
         assert browser.run(focused.replace("SECTION", section)) == ["fedbn"], section
     faded = "getComputedStyle(document.querySelector(\"#rounds svg [data-name='uefl']\")).opacity"
     assert float(browser.run(faded)) < 0.5

@@ -34,10 +34,19 @@ def longest(record: Comparison, setting: Setting) -> str:
 
 
 def pairs_of(record: Comparison, setting: Setting, measure: Measure) -> list[DifferenceRecord]:
-    """Return the differences of all pairs of methods, without p-values if budgets differ."""
-    pairs, none = record.results(setting, measure).pairs, dict.fromkeys(("p", "p_adjusted"))
-    unequal = unequal_budgets(record, setting)
-    return [pair.model_copy(update=none) if unequal else pair for pair in pairs]
+    """Return the differences of all pairs of methods; none if budgets differ."""
+    return [] if unequal_budgets(record, setting) else list(record.results(setting, measure).pairs)
+
+
+def added(record: Comparison, setting: Setting) -> str:
+    """Return the methods that trained for more rounds than asked for, as a sentence; empty without any."""
+    told = []
+    for row in record.rows:
+        asked = [each.removeprefix("rounds=") for each in (*setting.sets, *row.sets) if each.startswith("rounds=")]
+        ran = trained(record, setting).get(row.name, (0, 0))
+        if asked and asked[-1].isdecimal() and ran[1] > int(asked[-1]) and not record.match_rounds:
+            told.append(f"{row.name} adds rounds by itself ({asked[-1]} asked for, {range_of(ran)} trained).")
+    return " ".join(told)
 
 
 def against(record: Comparison, setting: Setting, first: str, second: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from ...core.text import duration, initial, plural, size
 from ...core.text import tick as plain_tick
@@ -10,6 +10,7 @@ from ...files.schema import (
     CURVES,
     ComparedRun,
     Comparison,
+    DifferenceRecord,
     IntervalRecord,
     Measure,
     Setting,
@@ -18,7 +19,7 @@ from ...files.schema import (
 )
 from .. import templates
 from ..diagrams import Dot
-from ..svg import Chart, Point, Write, swatch
+from ..svg import Chart, Point, swatch
 from . import advice, budgets, wording
 from . import verdict as verdicts
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_map
@@ -33,8 +34,6 @@ from .tables import (
     tuning_table,
 )
 
-_MOST_PAIRS = 15
-"""Maximum number of pairs in one figure."""
 _MOST_SILOS = 40
 """Maximum number of silos in the heat map."""
 _FAR = 2.0
@@ -95,37 +94,36 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
     return sorted(rows, key=lambda row: order.index(row.name) if row.name in order else len(order))
 
 
-def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
-    """Return every pair; if there are many, the leading method's come first, the others in a second figure."""
+def differences(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
+    """Return the differences of the best method, or of the one with the largest mean, to all others; None without
+    any. Positive is better if a direction of the metric is."""
     results, pairs = record.results(setting, measure), budgets.pairs_of(record, setting, measure)
-    parts = [pairs]
-    if len(pairs) > _MOST_PAIRS and (order := wording.ranked(results.rows, measure)):
-        leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
-        parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
-    of = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
-    caption = f"Simultaneous 95 % intervals of {of}, for {wording.scope(results)}."
-    if any(pair.p_adjusted is not None for pair in pairs):
-        caption += f" A colored mark: p, corrected for {of}, is below {wording.LEVEL:g}."
-    unequal = " (unequal rounds: not a ranking)" * bool(budgets.unequal_budgets(record, setting))
-    about = f"Differences in {measure.title} between methods, pairs: {{}}, with simultaneous 95 % intervals"
-    return [
-        Chart(
-            f"Differences in {wording.header(measure)}{unequal}",
-            forest(part, measure, about.format(len(part))),
-            f"{caption} They are computed before rounding.",
-        )
-        for part in parts
-        if part
-    ]
+    order = [each.row for each in wording.ranked(results.rows, measure)]
+    gaps = [gap for name in order[1:] if (gap := verdicts.gap_between(pairs, order[0], name, measure))]
+    if not gaps:
+        return None
+    caption = f"Simultaneous 95 % intervals of {_all(pairs)}, for {wording.scope(results)}."
+    if any(gap.p_adjusted is not None and gap.p_adjusted < wording.LEVEL for gap in gaps):
+        caption += f" A colored mark: p, corrected for {_all(pairs)}, is below {wording.LEVEL:g}."
+    about = f"Differences in {measure.title} of {order[0]} to other methods, with simultaneous 95 % intervals"
+    drawn = forest(gaps, order[0], measure, about)
+    title = f"{order[0]} against each other method, {wording.header(measure)}"
+    return Chart(title, drawn, f"{caption} They are computed before rounding.")
+
+
+def _all(pairs: Sequence[DifferenceRecord]) -> str:
+    return f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
 
 
 def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
-    """Return a heat map of silos and methods, less training alone or else the first method; of many silos, those on
-    which methods differ most."""
+    """Return a heat map of silos and methods, beside the best method or, if budgets differ, training alone or the
+    first method; of many silos, those on which methods differ most."""
     found = {row.name: record.result(row, setting, measure).silos for row in record.rows}
     methods = {name: of for name, of in found.items() if of}
-    alone = (row.name for row in record.rows if (row.method or row.name) == verdicts.ALONE and row.name in methods)
-    reference = next(alone, next(iter(methods), ""))
+    unequal = bool(budgets.unequal_budgets(record, setting))
+    first = [each.row for each in wording.ranked(record.results(setting, measure).rows, measure)] * (not unequal)
+    alone = [row.name for row in record.rows if (row.method or row.name) == verdicts.ALONE]
+    reference = next((name for name in (*first, *alone, *methods) if name in methods), "")
     domains, places = domains_of(record.runs(setting=setting)), record.places(setting, "silos")
 
     def spread(place: str) -> float:
@@ -134,41 +132,37 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
 
     order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
     shown = sorted(sorted(places, key=spread)[:_MOST_SILOS], key=lambda p: (order[domains.get(p, "")], places.index(p)))
-    told = f"{initial(measure.title)} of {len(methods)} methods at {len(shown)} silos, less that of {reference}"
+    told = f"{initial(measure.title)} of {len(methods)} methods at {len(shown)} silos, beside that of {reference}"
     drawn = silo_map(shown, methods, reference, measure, told)
     if drawn is None:
         return None
     of = (
         f"the {len(shown)} of {len(places)} silos on which methods differ most" if len(shown) < len(places) else "silos"
     )
-    caption = f"{initial(wording.header(measure))} at {of}, mean over seeds: {reference} in its first column, then "
-    caption += f"each method less {reference}"
-    caption += ", blue if it is better and red if it is worse" if measure.higher is not None else ""
-    caption += ". Single cells are not tested."
+    caption = f"{initial(wording.header(measure))} at {of}, mean over seeds"
+    caption += f"; blue: better than {reference}, red: worse" if measure.higher is not None else ""
+    caption += ". Single cells are not tested." + " Rounds differ: not a ranking." * unequal
     return Chart(f"{initial(wording.header(measure))} by silo", drawn, caption)
 
 
-def curves(record: Comparison, setting: Setting) -> list[Chart]:
-    """Return two metrics on validation data (`CURVES`) over rounds, means over the seeds that finished."""
-    first, second = CURVES[kind := predicted(record.measures)]
-    units = (", %", ", nats") if kind == "classes" else ("", "")
-    kinds: tuple[tuple[Literal[1, 2], str, Write], ...] = (
-        (1, f"{first.capitalize()} on validation data{units[0]}",
-         (lambda value: plain_tick(100 * value)) if kind == "classes" else plain_tick),
-        (2, f"{second.capitalize()} on validation data{units[1]}", plain_tick),
+def curve(record: Comparison, setting: Setting) -> Chart | None:
+    """Return the first metric on validation data (`CURVES`) over rounds, means over the seeds that finished."""
+    classes = (kind := predicted(record.measures)) == "classes"
+    title = f"{initial(CURVES[kind][0])} on validation data{', %' * classes}"
+    rows = ((row.name, record.runs(row, setting, "done")) for row in record.rows)
+    courses = [found for name, runs in rows if (found := course(name, record.series[name], runs))]
+    if not courses:
+        return None
+    drawn = course_chart(
+        courses, f"{title}, of {len(courses)} methods",
+        (lambda value: plain_tick(100 * value)) if classes else plain_tick,
     )  # fmt: skip
-    figures = []
-    for which, title, write in kinds:
-        rows = ((row.name, record.runs(row, setting, "done")) for row in record.rows)
-        courses = [found for name, runs in rows if (found := course(name, record.series[name], runs, which))]
-        if courses:
-            caption = "Mean over seeds; the band extends from the lowest to the highest seed."
-            figures.append(Chart(title, course_chart(courses, f"{title}, of {len(courses)} methods", write), caption))
-    return figures
+    return Chart(title, drawn, "Mean over seeds; the band extends from the lowest to the highest seed.")
 
 
 def cost_plane(record: Comparison, setting: Setting) -> Chart | None:
-    """Return the first metric against megabytes sent or, if nothing is sent, against seconds; None if unknown."""
+    """Return the first metric against megabytes sent or, if nothing is sent, against seconds; None if unknown, or if
+    budgets differ."""
     first = record.measures[0]
     sent, time = ("MB per run, up and down", ["bytes_up", "bytes_down"], 1e6), ("seconds per run", ["seconds"], 1.0)
     runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
@@ -185,7 +179,7 @@ def cost_plane(record: Comparison, setting: Setting) -> Chart | None:
     title = f"{initial(first.title)} against {axis}"
     drawn = plane(places, axes, (wording.setting_value, partial(wording.tick, first)), title)
     caption = "Lines are 95 % intervals; costs are means over seeds, on the machine that ran them."
-    return None if drawn is None else Chart(title, drawn, caption)
+    return None if drawn is None or budgets.unequal_budgets(record, setting) else Chart(title, drawn, caption)
 
 
 def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
@@ -253,8 +247,7 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
         "unequal": bool(budgets.unequal_budgets(record, setting)),
         "table": main_table(record, setting),
         "more": metric_table(record, setting),
-        "curves": curves(record, setting),
-        "cost": cost_plane(record, setting),
+        "charts": [chart for chart in (curve(record, setting), cost_plane(record, setting)) if chart],
     }
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from markupsafe import Markup
 
@@ -89,22 +88,19 @@ _LEFT = 0.3
 """Minimum range to the left of 0, as a share of that to the right, which leaves room for a name."""
 
 
-def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
-    """Draw a line per pair: the mean difference with its interval around zero, and its corrected p-value. Pairs without
-    a difference are listed with a note."""
+def forest(pairs: Sequence[DifferenceRecord], best: str, measure: Measure, about: str) -> Markup:
+    """Draw a line per pair with the method `best`: the mean difference with its interval around zero. Pairs without a
+    difference are listed with a note."""
     names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
     low, high = svg.limits([0.0, *known(pairs)]) or (-1.0, 1.0)
     shown = min(low, -_LEFT * high), high
-    rows = lay_out([(name, [""]) for name in names], 22, shown, top=30, right=104)
+    rows = lay_out([(name, [""]) for name in names], 22, shown, top=30, right=46)
     frame = rows.frame
     zero = frame.x(0)
-    tested = any(pair.p_adjusted is not None for pair in pairs)
-    heads = [svg.text(frame.right + 46, 12, "points" if measure.percent else "gap", "end", "tick")]
-    heads += [svg.text(svg.WIDTH, 12, "p", "end", "tick")] * tested
+    heads = list[Markup]()
     if measure.higher is not None:
-        left, right = ("worse", "better") if measure.higher else ("better", "worse")
-        heads.append(svg.text(zero - 8, 26, f"first {left}", "end", "tick"))
-        heads.append(svg.text(zero + 8, 26, f"first {right}", "start", "tick"))
+        heads.append(svg.text(zero - 8, 20, f"{cut(best, 9)} worse", "end", "tick"))
+        heads.append(svg.text(zero + 8, 20, f"{cut(best, 9)} better", "start", "tick"))
     drawn = [_pair(frame, pair, y, measure) for pair, y in zip(pairs, rows.at, strict=True)]
     unit = "difference in points" if measure.percent else "difference"
     rule = svg.strokes([((zero, y - 9), (zero, y + 9)) for y in rows.at], "boundary")
@@ -120,8 +116,7 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
         return svg.group(title, svg.text(frame.left + 6, y + 4, said, "start", "tick"))
     drawn = [
         dots(frame, 0, [(found, y)], 4.2),
-        svg.text(frame.right + 46, y + 4, signed(measure, pair.mean), "end"),
-        svg.text(frame.right + 104, y + 4, p, "end", "" if clear else "tick"),
+        svg.text(svg.WIDTH, y + 4, signed(measure, pair.mean), "end", "" if clear else "tick"),
     ]
     return svg.group(title, *drawn, class_="found" if clear else "open")
 
@@ -129,8 +124,8 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
 def silo_map(
     places: Sequence[str], methods: Mapping[str, BySilo], reference: str, measure: Measure, about: str
 ) -> Markup | None:
-    """Return a row per silo and a column per method, shaded by its difference to the reference, whose own values come
-    first; None without differences. `methods` has each method's values by silo."""
+    """Return a row per silo and a column per method, shaded by its difference to the reference, which comes first;
+    None without differences. `methods` has each method's values by silo."""
     own, others = methods.get(reference, {}), [name for name in methods if name != reference]
     gaps = {
         (silo, name): float(one.mean) - float(base.mean)
@@ -146,10 +141,11 @@ def silo_map(
         for k, name in enumerate(others, 1):
             if (gap := gaps.get((silo, name))) is not None:
                 told = ", ".join(filter(None, [bracketed(measure, methods[name][silo]), few(methods[name][silo])]))
+                text = figure(measure, methods[name][silo].mean)
                 title = f"{name}, {silo}: {signed(measure, gap)} ({told})"
                 same = measure.higher is None or figure(measure, gap) == figure(measure, 0.0)
                 kind = "" if same else "right" if gap * better > 0 else "wrong"
-                cells.append(Square(i, k, signed(measure, gap), title, kind, 0.0 if same else abs(gap) / most))
+                cells.append(Square(i, k, text, title, kind, 0.0 if same else abs(gap) / most))
     width = max(44.0, min(96.0, 7.0 * max(map(len, methods)) + 10))
     return matrix(places, [reference, *others], cells, (width, 20.0), about)
 
@@ -169,9 +165,9 @@ class Course:
     high: Sequence[Point]
 
 
-def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
-    """Return a method's metric over rounds of all `runs`, at most 150; `which` is 1 for accuracy, 2 for entropy."""
-    curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
+def course(name: str, series: int, runs: Sequence[ComparedRun]) -> Course | None:
+    """Return a method's first metric over rounds of all `runs`, at most 150."""
+    curves = [[(row[0], row[1]) for row in run.curve] for run in runs]
     found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
     shared = sorted(set.intersection(*map(set, found))) if found else []
     if not shared:

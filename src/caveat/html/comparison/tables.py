@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ...core.text import MINUS, count, decimal, duration, equation, probability, size
+from ...core.text import MINUS, count, decimal, duration, probability, size
 from ...files.schema import (
     ComparedMethod,
     ComparedRun,
@@ -87,7 +87,7 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
 
 
 def _gaps(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
-    """Return each method's difference to the best one."""
+    """Return by how much the best method is better than each other one."""
     results = record.results(setting, measure)
     order = wording.ranked(results.rows, measure)
     if len(order) < 2 or measure.higher is None:
@@ -96,12 +96,11 @@ def _gaps(record: Comparison, setting: Setting, measure: Measure) -> list[Column
     for row in record.rows:
         pair = None if row.name == best else gap_between(results.pairs, best, row.name, measure)
         cells.append("" if pair is None or pair.mean is None else _behind(measure, pair))
-    return [column(f"behind {best}", cells, "with simultaneous 95 % interval, and corrected p")]
+    return [column(f"behind {best}", cells, "with simultaneous 95 % interval")]
 
 
 def _behind(measure: Measure, pair: DifferenceRecord) -> str:
-    p = "" if pair.p_adjusted is None else equation(pair.p_adjusted)
-    bounds = ", ".join(filter(None, [wording.interval(measure, pair), p]))
+    bounds = wording.interval(measure, pair)
     below = element("small", bounds, class_="bounds") if bounds else ""
     return element("span", wording.figure(measure, pair.mean)) + below
 
@@ -155,7 +154,7 @@ def place_table(
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
     """Return a row per pair of methods, with their difference and its tests."""
-    pairs, tested = pairs_of(record, setting, measure), "" if unequal_budgets(record, setting) else " and p-values"
+    pairs = pairs_of(record, setting, measure)
     columns = [
         words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
         column("difference", (wording.signed(measure, pair.mean) for pair in pairs)),
@@ -163,9 +162,8 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         column("p", (probability(pair.p) for pair in pairs), "for this pair alone"),
         column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
-    about = (
-        f"Differences in {measure.title}, first minus second, on seeds and silos that both have; intervals{tested} are "
-    )
+    about = f"Differences in {measure.title}, first minus second, on seeds and silos that both have; intervals and "
+    about += "p-values are "
     return table(columns, f"{about}for {wording.scope(record.results(setting, measure))}.")
 
 

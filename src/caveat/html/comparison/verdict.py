@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import equation, initial, listed, percent, plural
+from ...core.text import equation, initial, joined, listed, percent, plural
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail
-from .budgets import against, at_common_round, pairs_of, unequal_budgets
+from .budgets import added, at_common_round, pairs_of, unequal_budgets
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
 _BARELY = 0.2
@@ -22,7 +22,8 @@ def verdict(record: Comparison, setting: Setting) -> str:
     """Return the verdict on the first metric under one setting: unequal budgets, who leads, by how much, and with what
     significance."""
     told = unequal_budgets(record, setting)
-    return (f"Budgets differ ({told}), so methods are not ranked. " if told else "") + _leader(record, setting)
+    parts = [f"Budgets differ ({told}), so methods are not ranked.", added(record, setting)] if told else []
+    return " ".join(filter(None, [*parts, _leader(record, setting)]))
 
 
 def _leader(record: Comparison, setting: Setting) -> str:
@@ -49,22 +50,41 @@ def _leader(record: Comparison, setting: Setting) -> str:
             f"{_with_interval(measure, first)}. Differences between models that may not have learned do not rank "
             "methods."
         )
-    pair, others = gap_between(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
+    pair, others = gap_between(results.pairs, first.row, second.row, measure), ""
     if missed:
-        others += f" Not shown to be better than {short} ({most}): {listed(missed, _MOST_OTHERS)}."
+        others = f" Not shown to be better than {short} ({most}): {listed(missed, _MOST_OTHERS)}."
     if unequal_budgets(record, setting):
-        lead = _lead(first.row, second.row, pair, measure) if pair and pair.mean is not None else ""
-        after = against(record, setting, first.row, second.row)
-        lead = lead.replace("It is", "it is") if after else lead
-        return f"{at_common_round(record, setting)} {after}{lead}".rstrip()
+        return at_common_round(record, setting)
+    little = f"No method is more than barely better than the most frequent class ({most}). " * barely(record, setting)
+    if within := _all_within(record, setting, order, results.pairs):
+        return f"{little}{within}{others}"
+    others = _others(order, results.pairs, measure) + others
     if pair is None or pair.mean is None:
         return (
             f"{first.row} has the best mean, {measure.title} {_with_interval(measure, first)}, then {second.row} with "
             f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
-    little = f"No method is more than barely better than the most frequent class ({most}). " * barely(record, setting)
     return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
+
+
+def _all_within(
+    record: Comparison, setting: Setting, order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRecord]
+) -> str:
+    """Return that no difference is shown between any two methods, and how large it can be; "" if one is shown, or if
+    a pair has no test."""
+    ends = [abs(end) for pair in pairs for end in (pair.low, pair.high) if end is not None]
+    if len(order) < 3 or len(ends) < len(order) * (len(order) - 1):
+        return ""
+    if any(pair.p_adjusted is None or pair.p_adjusted < LEVEL for pair in pairs):
+        return ""
+    names, measure = [each.row for each in order], record.measures[0]
+    between = joined(names) if len(names) <= _MOST_OTHERS else f"all {len(names)} methods"
+    sent = [run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")]
+    free = f"; {ALONE} sends nothing" * (set(sent) == {0})
+    seeds = plural(min(each.seeds for each in order), "seed")
+    within = f"all within {gap_text(measure, max(ends))}; simultaneous 95 % intervals, {seeds}"
+    return f"No difference is shown between {between} ({within}){free}."
 
 
 WITHOUT = {
@@ -161,7 +181,7 @@ def gap_between(
 ) -> schema.DifferenceRecord | None:
     """Return by how much `first` is better than `second`: positive is better for either direction of the metric."""
     found = next((pair for pair in pairs if {pair.a, pair.b} == {first, second}), None)
-    return found if found is None or (found.a == first) == bool(measure.higher) else _turned(found)
+    return found if found is None or (found.a == first) == (measure.higher is not False) else _turned(found)
 
 
 def ahead(gap: schema.DifferenceRecord | None) -> bool:
