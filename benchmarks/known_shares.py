@@ -65,7 +65,7 @@ def validated(run: Run) -> dict[str, tuple[float, float]]:
         foreign = foreign[torch.linspace(0, len(foreign) - 1, min(MOST, len(foreign))).long()]
         parts = [(ask(known.x), known.y), (ask(x[foreign]), y[foreign])]
         right = [{whose: each.label == labels for whose, each in answers.items()} for answers, labels in parts]
-        for whose, name in ((Decision.LOCAL, "own model"), (Decision.GLOBAL, "federation's model")):
+        for whose, name in ((Decision.LOCAL, "local model"), (Decision.GLOBAL, "global model")):
             found[name].append(tuple(share(part[whose]) for part in right))
         for handover_rate in OUTLIERS:
             limit = finite_sample_quantile(limits, 1 - handover_rate)
@@ -85,7 +85,7 @@ def share(right: Tensor) -> float:
 def kept(folder: Path) -> dict[str, tuple[float, float]]:
     """What the table's FedPN has right of known and of foreign test images, mean over silos and seeds."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    names = {"local": "own model", "global": "federation's model", "own": "switch"}
+    names = {"local": "local model", "global": "global model", "own": "switch"}
     for seed in paper_tables.named(TABLE).seeds:
         (path,) = folder.glob(f"runs/*/{ROW}/*/seed-{seed}.inputs.safetensors")
         for right in read_payload(path).values():

@@ -44,13 +44,14 @@ def section(name: str, page: Path, record: Comparison) -> str:
     table = paper_tables.named(name)
     scale = re.search(r"\((\w+) scale\)$", record.title)
     seeds, done, tuning = len(record.seeds), len(record.runs(status="done")), record.tuning
+    chosen = "" if tuning is None else tried(tuning)
     parts = [
         f"# {name}",
-        f"Made by the command below; the verdicts are in [{page.stem}](../{page.name}).",
+        f"The command below made this table; the verdicts are in [{page.stem}](../{page.name}).",
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
-        f"{table.source}. {table.differs}",
-        f"{seeds} seed{'s' * (seeds > 1)}, {done} of {len(record.cells)} runs done. Mean and 95 % intervals over seeds "
-        f"and silos, in square brackets the paper's.{'' if tuning is None else tried(tuning)}{refined(table)}",
+        f"Paper: {table.source}. {table.differs}",
+        f"{seeds} seed{'s' * (seeds > 1)}, {done} of {len(record.cells)} runs done. Values are means with 95 % "
+        f"intervals over seeds and silos; the paper's values are in square brackets.{chosen}{refined(table)}",
         *contrasts(record),
         *measured(record),
         *about(record),

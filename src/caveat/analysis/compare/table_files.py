@@ -56,7 +56,7 @@ def contrasts(record: Comparison) -> list[str]:
         for each in record.contrasts
     ]
     head = (
-        "Contrasts, in percentage points for shares, with 95 % intervals over seeds and test inputs; those of "
+        "Contrasts, in percentage points for fractions, with 95 % intervals over seeds and test inputs. Intervals of "
         "contrasts that are not decided are corrected for all contrasts:"
     )
     return ["\n".join([head, "", *lines])] if lines else []
