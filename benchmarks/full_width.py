@@ -109,7 +109,9 @@ def main() -> None:
             for lr in RATES:
                 for row in ROWS:
                     short = ("rounds=8", "evaluation.every=8", *(("method.iterations=1",) if row != "FedAvg" else ()))
-                    pool.submit(trained, tried(given.out, row, lr), "MNIST", row, 100, lr, given.device, "bfloat16", *short)
+                    pool.submit(
+                        trained, tried(given.out, row, lr), "MNIST", row, 100, lr, given.device, "bfloat16", *short
+                    )
         elif given.task == "runs":
             for data, row, seed, precision in runs():
                 folder = given.out / name_of(data, row, seed, precision)
