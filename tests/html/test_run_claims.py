@@ -136,7 +136,7 @@ def test_no_headline_claims_more_than_its_summary_holds(tmp_path: Path, seed: in
     behind = [k <= m and k < n for k, m, n in zip(own, frequent, sizes, strict=True)]
     if "Better than the most frequent class" in said:
         assert sum(own) > sum(frequent)
-        assert not any(behind)
+        assert not any(behind) or (max(sizes) < 20 and "class in all silos together" in said)
     if sum(own) <= sum(frequent) <= sum(sizes) - 5:
         assert "It is right no more often than the most frequent class" in said or "It predicts class" in said
     if sum(sizes) - sum(frequent) < 5:  # no model could be better beyond chance
@@ -320,7 +320,7 @@ def test_foreign_inputs_are_only_blamed_for_more_errors_than_own_ones(tmp_path: 
     del content["guarantee"]
     write_json(folder / "summary.json", content)
     said = headline(read_run(folder))
-    first, _, rest = said.partition("knows: of those that no silo knows (ood_global) 20.0 % were answered wrongly")
+    first, _, rest = said.partition("knows (ood_global): 20.0 % were answered wrongly")
     assert rest.startswith("; of those that only other silos know (ood_local) 12.7 % were answered wrongly. Of silos'")
     assert "Of silos' own inputs 12.1 % were answered wrongly." in said
     assert first.endswith("Not reliable on inputs that no silo ")
@@ -335,8 +335,8 @@ def test_a_promise_that_test_inputs_missed_is_in_the_headline_and_its_box_is_no_
     first = overview(run)
     assert first is not None
     assert (
-        "87.8 %</b> of these correctly (158 of 180). Its guarantee of at most 10 % errors among answers is missed"
-        in first.sentence
+        "87.8 %</b> of these correctly (158 of 180; 95 % interval 82.2 % to 91.8 %). "
+        "Its guarantee of at most 10 % errors among answers is missed" in first.sentence
     )
     assert 'class="promise alarm"' in render(run)
     assert "Found: 12.2 % (22 of 180)." in Page(render(run)).text

@@ -52,9 +52,9 @@ def rows_of(page: str, header: str) -> list[list[str]]:
 
 def test_streams_stand_by_who_predicts_them_on_one_denominator(page: str) -> None:
     header, *rows = rows_of(page, "inputs of silos")
-    assert header == ["inputs of silos", "inputs", "predicted by", "right", "wrong", "abstained", "of all"]
+    assert header == ["inputs of silos", "predicted by", "right", "wrong", "abstained", "shares", "inputs"]
     other, nobody = "only other silos' (ood_local)", "no silo's (ood_global)"
-    assert [[each[0].replace("&#39;", "'"), *each[2:]] for each in rows] == [
+    assert [[each[0].replace("&#39;", "'"), *each[1:-1]] for each in rows] == [
         ["own (ind)", "local", "90.0 %", "10.0 %", "0.0 %", ""],
         ["own (ind)", "global", "50.0 %", "50.0 %", "0.0 %", ""],
         ["own (ind)", "this run", "85.5 %", "4.5 %", "10.0 %", ""],
@@ -106,8 +106,7 @@ def test_a_promise_stands_beside_what_test_inputs_show(
     assert f"Its guarantee of at most 10 % errors among answers is {verdict}." in said
     assert box.startswith(" alarm") == alarm
     low, high = (f"{100 * end:.1f} %" for end in wilson(wrong, 180))
-    assert "Test: 90.0 % (180 of 200) answered; " in box
-    assert f"(95 % interval of errors {low} to {high})" in box
+    assert f"95 % interval of errors {low} to {high}, on calibration inputs " in box
     assert guarantee_lines(read_run(run)) == [
         "guarantee: answers 90 % of inputs with at most 10 % errors among them",
         f"on test:   90.0 % (180 of 200) answered, {share} wrong",

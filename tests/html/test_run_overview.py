@@ -45,7 +45,8 @@ def changed(folder: Path, **test: float) -> RunFolder:
 
 def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
     assert said(run).startswith(
-        "uefl predicts 94.7 % of test inputs correctly, mean over 9 silos (lowest is 92.6 % at silo-8, 185 of 200). "
+        "uefl predicts 94.7 % of 1,800 test inputs correctly (95 % interval 93.6 % to 95.6 %), mean over 9 silos; "
+        "lowest is 92.6 % at silo-8 (185 of 200). "
         "fedavg is right for 87.7 %."
     )
     assert "nats" not in said(run)  # which says nothing of whether it can be trusted
@@ -68,7 +69,7 @@ def test_a_clear_difference_is_called_one(run: RunFolder) -> None:
 
 
 def test_an_unfinished_run_tells_validation_figures_as_such(tmp_path: Path) -> None:
-    assert "of validation inputs" in said(read_run(interrupted_run(tmp_path / "half")))
+    assert "validation inputs correctly" in said(read_run(interrupted_run(tmp_path / "half")))
 
 
 def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Path, run: RunFolder) -> None:

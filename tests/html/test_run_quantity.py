@@ -63,7 +63,7 @@ def quantity_run(folder: Path, errors: list[float], alone: list[float], **more: 
 @pytest.mark.parametrize(
     ("errors", "alone", "said", "unsaid"),
     [
-        ([5, 6, 7], [8, 9, 10], "run FILE --silo 'silo 0'", "Compare it"),
+        ([5, 6, 7], [8, 9, 10], "run FILE --silo 'silo 0'", "Compare both"),
         ([5, 6, 7], [2.0, 3.1, 3.9], "Use training alone instead", "Predict new"),
         ([5, 6, 7], [1, 6, 9], "training alone has the lower error", "Use training alone"),
         ([5, 6, 11], [8, 9, 12], "Test it on more inputs of silo 2", "Use training alone"),
@@ -97,8 +97,8 @@ def test_unbounded_intervals_have_a_line_to_the_edge_and_an_infinite_width(tmp_p
     assert "95.0 % infinite" in Page(text).text
     (lines,) = re.findall(r'<path d="([^"]*)" class="whisker thin"', text)
     ends = [float(end.split(",")[1]) for end in re.split("[ML]", lines)[1:]]
-    assert (ends[0], ends[3]) == (324, 24)  # the lower and the upper edge
-    assert all(24 < end < 324 for end in ends[1:3])  # what has an end is not clipped
+    assert (ends[0], ends[3]) == (220, 24)  # the lower and the upper edge
+    assert all(24 < end < 220 for end in ends[1:3])  # what has an end is not clipped
     assert text.count('<polygon points="') == 2  # an arrow for each interval without an end
 
 
@@ -134,7 +134,7 @@ def test_verdicts_of_silos_follow_from_their_test_inputs(tmp_path: Path, seed: i
 
 def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     page = Page(quantity_run(tmp_path / "a", [5, 6, 7], [8, 9, 10], interval_width=17.0)).text
-    assert "Intervals are nearly as wide as without inputs: 17.0 instead of 18.0 in the mean." in page
+    assert "They are nearly as wide as without inputs, in the mean 17.0 instead of 18.0." in page
     assert "Predictions are too" not in page
     quantity_run(tmp_path / "b", [5, 6, 7], [8, 9, 10], interval_width=9.0)
     content = json.loads((tmp_path / "b/summary.json").read_text())

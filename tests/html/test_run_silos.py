@@ -69,7 +69,7 @@ def test_few_inputs_alone_make_no_silo_one_of_the_worst(tmp_path: Path) -> None:
 
 def test_an_interval_is_drawn_where_it_is(tmp_path: Path) -> None:
     run = read_run(fake_run(tmp_path / "run", beside=False))
-    bars = cells(section(run).worst, "95 % interval")
+    bars = cells(section(run).worst, "95 % interval, 80 % to 100 %")
     for row, bar in zip(rows_of(run), bars, strict=False):
         low, high = wilson(round((row.silo.test.accuracy or 0) * 200), 200)
         found = re.search(r'd="M([\d.]+),7L([\d.]+),7" class="whisker"', bar)

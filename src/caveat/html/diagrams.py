@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from markupsafe import Markup
 
@@ -133,16 +133,21 @@ _BARS = 24
 
 
 def histogram(values: Sequence[float], write: svg.Write, label: str, unit: str) -> Markup:
-    """Draw the number of values in bins of equal width."""
-    marks = svg.ticks(min(values), max(values))
-    low, high = marks[0], marks[-1]
-    counts = [0] * _BARS
+    """Draw the number of values in bins of equal width, which are centered on the values if there are few."""
+    marks, found = svg.ticks(min(values), max(values)), sorted(set(values))
+    low, high, bars = marks[0], marks[-1], _BARS
+    # shares of few inputs are multiples of a step: other bins would be empty or have several of them
+    step = min((b - a for a, b in pairwise(found) if b - a > 1e-6), default=0.0)
+    if step and (steps := round((found[-1] - found[0]) / step)) < _BARS:
+        low, high, bars = found[0] - step / 2, found[-1] + step / 2, steps + 1
+    counts = [0] * bars
     for value in values:
-        counts[min(int((value - low) / (high - low or 1) * _BARS), _BARS - 1)] += 1
+        counts[min(int((value - low) / (high - low or 1) * bars), bars - 1)] += 1
     y_ticks = svg.ticks(0, max(counts), 3)
     frame = svg.Axes(46, 10, 418, 90, (low, high or low + 1), (0, y_ticks[-1]))
-    drawn = histogram_bars(frame, counts, [f"{n} {unit}" for n in counts])
-    return svg.plot(frame, label, svg.written(marks, write), svg.written(y_ticks, tick), "", *drawn)
+    drawn = histogram_bars(frame, counts, [f"{n:,} {unit}" for n in counts])
+    shown = svg.written([each for each in marks if low <= each <= high], write)
+    return svg.plot(frame, label, shown, svg.written(y_ticks, "{:,.0f}".format), "", *drawn)
 
 
 def histogram_bars(frame: svg.Axes, heights: Sequence[float], titles: Sequence[str]) -> list[Markup]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ...core.text import joined, listed, percent
+from ...core.text import duration, joined, listed, percent
 from ...files import RunFolder
 from ...files.schema import NOBODY, WarningRecord
 from ...uncertainty.statistical_tests import wilson
@@ -27,7 +27,8 @@ from .classification import (
 from .confidence import LEVEL, Confidence
 from .decisions import CHOSEN
 from .familiarity import promised
-from .guarantee import exceeding, foreign, foreign_streams, kept
+from .guarantee import exceeding, foreign_streams, kept
+from .incidents import varied
 
 _LEFT = 0.9
 """Coverage at which the page states the gain from deferring the other inputs to a person."""
@@ -40,6 +41,7 @@ _ENOUGH = 100
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 _MOST_STEPS = 4
+_OR_ALARM = ", or that raise an alarm"
 
 
 def not_learned(only: OneClass | None) -> Markup:
@@ -61,16 +63,19 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     if alone and behind:
         return [alone]
     if below(run):
-        text = "Train for more <code>rounds</code>, with another <code>training.lr</code>, or with a method with local "
-        return [Markup(f"{text}models.")]
+        text = "Train for more <code>rounds</code>{}; else with another <code>training.lr</code> or a method with "
+        again = varied(run, "longer", "--set", f"rounds={2 * run.rounds_run}")
+        return [Markup(f"{text}local models.").format(_by(run, again))]
     gained, steps = without_gain(run), list[Markup | None]()
     if doubt := _retest(run, alarms):
         steps = [*_where_not(run, *gained), *doubt]
     else:
-        local = _local_instead(run)
-        instead = _global_instead(run) or local
-        steps = [*_where_not(run, *gained), instead, _above_at(run), _calibrating(run, found)]
-        steps += [_not_foreign(run, outside), None if instead else _leaving(run, alarms), None if local else alone]
+        instead = _global_instead(run)
+        test = kept(run.summary) if run.summary else None
+        few = bool(test and 0 < test.answered < test.inputs)
+        unknown = _not_foreign(run, outside, few)
+        steps = [*_where_not(run, *gained), unknown, instead, _above_at(run), _calibrating(run, found)]
+        steps += [None if instead or (few and unknown) else _leaving(run, alarms), alone]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
         told = not alarms or doubt or any(" alarm" in step for step in found_steps)
@@ -89,10 +94,10 @@ def shortfall(warning: WarningRecord) -> str:
     """Return by how much predictions are less accurate than the simple model of a warning; its text if it has
     no numbers."""
     if not warning.against_baseline:
-        return warning.text.removesuffix(".")
+        return warning.text[:1].lower() + warning.text[1:].removesuffix(".")
     inputs, lost, gained = (warning.against_baseline[name] for name in ("inputs", "only_baseline", "only_model"))
-    text = f"{_SIMPLE[warning.kind]} has an accuracy higher by {100 * (lost - gained) / inputs:.0f} points on "
-    return f"{text}{inputs:,} validation inputs (only it is right for {lost:,}, and only the run for {gained:,})"
+    points = 100 * (lost - gained) / inputs
+    return f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs"
 
 
 _SIMPLE = {
@@ -104,7 +109,7 @@ _SIMPLE = {
 def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
     """Return how to predict new inputs of a silo."""
     command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
-    return Markup("Predict new inputs with <code>{}</code>{}.").format(command, check)
+    return Markup("Predict new inputs with {}{}.").format(_code(command), check)
 
 
 _MOST_NAMED = 4
@@ -138,19 +143,21 @@ def _counts(run: RunFolder, names: Sequence[str]) -> str:
     return f" ({'; '.join(texts)})" if len(texts) <= _MOST_NAMED else ""
 
 
-def _not_foreign(run: RunFolder, line: Statement | None) -> Markup | None:
-    """Return how to avoid wrong answers to foreign inputs, if there are too many by the verdict on them."""
+def _not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:
+    """Return how to avoid wrong answers to foreign inputs, if there are too many by the verdict on them; `few` is
+    whether not all own inputs are answered."""
     if line is None or line.kind == "good" or run.summary is None:
         return None
     if run.summary.policy.name != "guaranteed" and not promised(run):
         return Markup(
             "Set <code>uncertainty.false_alarm_rate</code> above 0, which raises alarms, and have a person decide "
-            "inputs with an alarm or of kinds that a silo has not trained on."
+            "inputs with an alarm. Give a silo only inputs of the kinds that it has trained on."
         )
     alarms = {name: each.chosen.pooled.alarms for name, each in foreign_streams(run.summary).items()}
     missed = [f"{percent(1 - share)} of {name}" for name, share in alarms.items() if share is not None and share < 0.95]
-    text = "Have a person decide inputs with an alarm, and inputs of kinds that a silo has not trained on{}."
-    return Markup(text).format(f": {joined(missed)} raise no alarm" if missed else "")
+    text = "Have a person decide inputs with an alarm{}, and give a silo only inputs of kinds that it has trained on{}."
+    told = f": {joined(missed)} raise no alarm" if missed else ""
+    return Markup(text).format(" or without an answer" * few, told)
 
 
 def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
@@ -166,13 +173,14 @@ def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
     if test.broken(promise.risk):
         text = Markup("Have a person check every answer: its guarantee does not hold here{}.").format(where)
         return [text, Markup("Use more calibration inputs (<code>data.split.calibration</code>), and run it again.")]
-    first = Markup("Until a test on more inputs, have a person check every answer: its guarantee is doubtful{}.")
+    first = Markup("Until a test on more inputs, have a person check every answer{}.")
     # with as many answers, the 95 % interval of a share like this one is above the guarantee
     answers = 1.96**2 * promise.risk * (1 - promise.risk) / (test.risk - promise.risk) ** 2
     inputs = f"{10 * math.ceil(answers / test.effective * test.inputs / 10):,}"
-    text = Markup("Test it on about {} inputs: with {} of its answers wrong, as here, this refutes the guarantee. ")
-    text += Markup("Otherwise rely on answers, and have a person decide inputs that it abstains from{}.")
-    return [first.format(where), text.format(inputs, percent(test.risk), ", or that raise an alarm" * alarms)]
+    text = Markup("Test it on about {} inputs: again {} wrong answers would refute the guarantee. If at most {} are ")
+    text += Markup("wrong, rely on answers, and have a person decide the inputs that it abstains from, here {}{}.")
+    shares, limit = (percent(test.risk), percent(1 - test.share)), f"{100 * promise.risk:.6g} %"
+    return [first.format(where), text.format(inputs, shares[0], limit, shares[1], _OR_ALARM * alarms)]
 
 
 def _above_at(run: RunFolder) -> Markup | None:
@@ -191,17 +199,31 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     if run.method == ALONE or run.federated or len(run.silos) < 2:
         return None
     if ALONE not in run.comparable:
-        return Markup("Find out whom the federation helps: add <code>baselines = [&quot;{}&quot;]</code>.").format(
-            ALONE
-        )
+        sets = f'baselines=["{ALONE}"]'
+        again = varied(run, "and-alone", "--set", sets)
+        text = "Find out whom the federation helps: train silos alone, too,{}."
+        return Markup(text).format(_by(run, again) or Markup(" with <code>{}</code>").format(sets))
     if behind:
         text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
         return text.format(ALONE)
     if gap is None or (gap.value <= 0 if error else gap.value >= 0):
         return None
-    text = Markup("Compare it with training alone over several seeds (<code>caveat compare</code>): here, ")
-    better = "lower error" if error else "higher accuracy"
-    return text + f"training alone has the {better}, by no more than chance explains."
+    options = ("--methods", f"{run.method},{ALONE}", "--seeds", "0,1,2,3,4")
+    text = "Compare both over 5 seeds{}: here, training alone has the {}, by no more than chance explains."
+    command = varied(run, "seeds", *options, command="compare")
+    return Markup(text).format(_by(run, command), "lower error" if error else "higher accuracy")
+
+
+def _by(run: RunFolder, command: str) -> Markup:
+    """Return a command and what this run took; empty without a command."""
+    seconds = sum(run.summary.seconds.values()) if run.summary else 0.0
+    took = f" (this run took {duration(seconds, tenths=120)})" if seconds else ""
+    return Markup(" with {}{}").format(_code(command), took) if command else Markup()
+
+
+def _code(command: str) -> Markup:
+    """Return a command whose words are not broken at hyphens."""
+    return Markup("<code>{}</code>").format(Markup(" ").join(Markup("<b>{}</b>").format(w) for w in command.split(" ")))
 
 
 def _global_instead(run: RunFolder) -> Markup | None:
@@ -228,33 +250,6 @@ def _global_instead(run: RunFolder) -> Markup | None:
     )  # fmt: skip
     text += ". These answers have no guarantee" if promise else ""
     return Markup("{}.").format(text)
-
-
-def _local_instead(run: RunFolder) -> Markup | None:
-    """Return advice to answer silos' own inputs with their local models, if these are more accurate, beyond chance,
-    than the run's predictions, and at least as accurate as its answers."""
-    test, models = (kept(run.summary), run.summary.models) if run.summary else (None, {})
-    own, chosen = (models[name].pooled.accuracy if name in models else None for name in (ALONE, CHOSEN))
-    if test is None or not test.answered or own is None or chosen is None:
-        return None
-    if models[ALONE].silos not in (None, len(run.silos)) or own < 1 - test.wrong / test.answered:
-        return None
-    if own <= wilson(round(chosen * test.inputs), test.inputs)[1]:
-        return None
-    text = "If silos get only inputs like their own, answer with their local models (<code>uncertainty.policy = "
-    text += "&quot;always&quot;</code>): {} of all silos' test inputs are right, and {} of the run's answers. "
-    streams, run_wrong = foreign_streams(run.summary), foreign(run.summary) if run.summary else {}
-    wrong = {
-        name: 1.0 if name == NOBODY else 1 - (each.models[ALONE].pooled.accuracy or 0.0)
-        for name, each in streams.items() if ALONE in each.models
-    }  # fmt: skip
-    price = [
-        f"{percent(share)} of {name}" + (f" instead of {percent(run_wrong[name].wrong)}" if name in run_wrong else "")
-        for name, share in wrong.items()
-    ]
-    text += "They abstain from no input{}."
-    told = f": they are wrong for {joined(price)}" if price else ", and have no guarantee"
-    return Markup(text).format(percent(own), percent(1 - test.wrong / test.answered), told)
 
 
 def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
@@ -288,7 +283,7 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
     test = kept(run.summary) if run.summary else None
     if test and 0 < test.answered < test.inputs:
         abstained = Markup("Have a person decide inputs that it abstains from, here {}{}.")
-        return abstained.format(percent(1 - test.answered / test.inputs), ", or that raise an alarm" * alarms)
+        return abstained.format(percent(1 - test.answered / test.inputs), _OR_ALARM * alarms)
     if curve is None or not curve.risk:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]

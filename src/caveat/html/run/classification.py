@@ -16,7 +16,7 @@ from ...files.schema import ClassificationRecord, Metrics, OperatingRecord, Silo
 from ...uncertainty.statistical_tests import auroc_interval, binomial_tail, student_quantile, wilson
 from ..diagrams import Dot, Square, matrix
 from ..svg import Chart
-from ..templates import Table, column, table, words
+from ..templates import Table, column, words
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,11 @@ ALONE = "local"
 """The method and the model of training alone."""
 
 
+def called(method: str) -> str:
+    """Return the name of a method in text."""
+    return "training alone" if method == ALONE else method
+
+
 class OneClass(NamedTuple):
     """The class that a collapsed model predicts for (nearly) every test input of all silos."""
 
@@ -211,6 +216,9 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
         head, rest, kind = "It is right no more often than the most frequent class", counts, "bad"
     elif not whole.beaten:
         head, rest, kind = "Cannot say whether it is better than the most frequent class", counts, "unknown"
+    elif most_inputs(run) < FEWEST:
+        head, kind = "Better than the most frequent class in all silos together", "good"
+        rest = f"{counts}; single silos, with at most {plural(most_inputs(run), 'input')} each, cannot be judged"
     elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.clearly_blind]:
         blind = "" if all(each.behind for _, each, _ in known if each.clearly_blind) else ", or blind to a class,"
         head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"
@@ -219,6 +227,15 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     else:
         head, rest, kind = "Better than the most frequent class", counts, "good"
     return kind, Markup("<b>{}</b>{}.").format(head, rest)
+
+
+FEWEST = 20
+"""Number of test inputs below which the 95 % interval of a silo's accuracy can be wider than 40 points."""
+
+
+def most_inputs(run: RunFolder) -> int:
+    """Return the largest number of test inputs of a silo."""
+    return max((silo.n_test or 0 for silo in run.silos), default=0)
 
 
 def majority_share(run: RunFolder) -> float | None:
@@ -332,7 +349,7 @@ def _map(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
         for i, row in enumerate(confusion) for k, n in enumerate(row) if n
     ]  # fmt: skip
     side = min(46.0, 440 / len(names))
-    drawn = matrix(names, names, squares, (side, side), label, "predicted (across), class (down)")
+    drawn = matrix(names, names, squares, (side, min(side, 30.0)), label, "predicted (across), class (down)")
     return Chart("Confusion", drawn, f"{caption}a class; cells without inputs are blank.")
 
 
@@ -375,21 +392,3 @@ def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table
         column("of the class", [percent(n / sum(confusion[i])) for n, i, _ in most]),
     ]
     return Table(columns, f"The most frequent of {count(len(cells))} kinds of errors, over all silos' test inputs.")
-
-
-def own_metrics(run: RunFolder) -> Table | None:
-    """Return a row per silo, then the mean over silos and the worst of each metric; None without such metrics."""
-    summary = run.summary
-    if summary is None or not summary.metrics:
-        return None
-    names = [silo.name for silo in run.silos]
-    metrics = {silo.name: silo.metrics for silo in summary.silos}
-    columns = [words("silo", [*names, "mean", "worst of each"])]
-    for name, over in summary.metrics.items():
-        values = [metrics.get(silo, {}).get(name) for silo in names]
-        better = "higher" if over.higher_is_better else "lower"
-        columns.append(
-            column(name, map(decimal, (*values, over.mean, over.worst)), f"{better} is better; defined at {over.silos}")
-        )
-    return table(columns, "Custom metrics on each silo's test split; undefined metrics are omitted.",
-                 names, 2)  # fmt: skip

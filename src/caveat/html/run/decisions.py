@@ -96,12 +96,12 @@ def outcomes(run: RunFolder) -> tuple[Table, Sequence[tuple[Markup, str]]] | Non
     shares = [each for *_, each in rows]
     columns = [
         words("inputs of silos", [name for name, *_ in rows]),
-        column("inputs", [n for _, n, *_ in rows]),
         words("predicted by", [who for *_, who, _ in rows]),
         column("right", [percent(each.right) for each in shares]),
         column("wrong", [percent(each.wrong) for each in shares]),
         column("abstained", [percent(1 - each.answered) for each in shares]),
-        words("of all", [_bar(each) for each in shares]),
+        words("shares", [_bar(each) for each in shares]),
+        column("inputs", [n for _, n, *_ in rows]),
     ]
     caption = "Shares of all silos' test inputs of each kind; if no silo knows an input, only abstention is correct."
     return Table(columns, caption), [(stack_swatch(kind, "outcome"), name) for kind, name in _OUTCOMES.items()]
@@ -118,7 +118,7 @@ def _answering(run: RunFolder, name: str, stream: Stream) -> list[tuple[str, Sha
         if model in stream.models:
             right = 0.0 if name == NOBODY else stream.models[model].pooled.accuracy
             found.append((label(run, model), None if right is None else Shares(right, 1 - right)))
-    return [*found, ("this run", shares_of(run.summary).get(name) if run.summary else None)]
+    return [*found, (Markup("<b>this run</b>"), shares_of(run.summary).get(name) if run.summary else None)]
 
 
 def _bar(shares: Shares) -> Markup:

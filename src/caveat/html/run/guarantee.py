@@ -198,8 +198,8 @@ def _state(found: GuaranteeRecord, test: Kept) -> tuple[str, str]:
     if test.broken(found.risk):
         return "broken", "more than the guarantee allows, beyond chance"
     if test.doubtful(found):
-        rare = f"if the guarantee holds, less than {100 - 100 * found.confidence_level:.6g} % of tests show this"
-        return "doubtful", f"doubtful, since {rare}, which is less strict than the 95 % interval"
+        level = f"{100 - 100 * found.confidence_level:.6g} %"
+        return "doubtful", f"if the guarantee holds, less than {level} of tests show as many, so it is doubtful"
     return "missed, by no more than chance explains", "more than the guarantee allows, by no more than chance explains"
 
 
@@ -219,9 +219,7 @@ def promise(run: RunFolder) -> Promise | None:
     test = kept(run.summary)
     promised = f"Promised: at most {100 * found.risk:.6g} % errors among answers, at "
     promised += f"{100 * found.confidence_level:.6g} % confidence. Found: {_wrong(test) if test else 'not tested'}."
-    calibrated = f"Calibration: {_share(found.answered, found.total)} answered, "
-    calibrated += f"{_share(found.errors, found.answered)} wrong."
-    said = " ".join(filter(None, [_tested(found, test), calibrated, _ABOUT, outside]))
+    said = " ".join(filter(None, [_tested(found, test), _ABOUT, outside]))
     alarm = bool(outside) or (test is not None and test.missed(found.risk))
     return Promise(_unbroken(promised), _unbroken(said), alarm)
 
@@ -230,7 +228,8 @@ def _tested(found: GuaranteeRecord, test: Kept | None) -> str:
     if test is None or test.risk is None:
         return "No test input was answered." if test else ""
     low, high = map(percent, test.interval)
-    return f"Test: {_answered(test)} answered; {_state(found, test)[1]} (95 % interval of errors {low} to {high})."
+    calibrated = f"on calibration inputs {percent(found.errors / max(found.answered, 1))}"
+    return f"95 % interval of errors {low} to {high}, {calibrated}: {_state(found, test)[1]}."
 
 
 def _outside(summary: Summary, risk: float) -> str:
@@ -302,10 +301,7 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-_ABOUT = (
-    "The guarantee covers inputs like the calibration inputs, in the same mixture of silos: neither a single silo "
-    "nor inputs that silos do not know."
-)
+_ABOUT = "It is about inputs like the calibration inputs of all silos together: no single silo, no foreign inputs."
 
 
 def _answered(test: Kept) -> str:

@@ -124,9 +124,17 @@ def _rate(run: RunFolder) -> float | None:
 
 def lower_rate(run: RunFolder) -> str:
     """Return the command that repeats a diverged run with a tenth of its learning rate, or with less."""
-    folder, rate = run.given or run.path.name, min((_rate(run) or _USUAL) / 10, _USUAL)
-    config = ["caveat", "run", f"{folder}/config.toml", *run.plugins]
-    return shlex.join([*config, "--set", f"training.lr={rate:g}", "--out", f"{folder}-lower-lr"])
+    rate = min((_rate(run) or _USUAL) / 10, _USUAL)
+    return varied(run, "lower-lr", "--set", f"training.lr={rate:g}")
+
+
+def varied(run: RunFolder, name: str, *options: str, command: str = "run") -> str:
+    """Return the command that repeats the run with other options, in a folder beside it; empty for a run of a
+    federation or from Python."""
+    if run.federated or (run.record and run.record.in_python):
+        return ""
+    folder = run.given or run.path.name
+    return shlex.join(["caveat", command, f"{folder}/config.toml", *run.plugins, *options, "--out", f"{folder}-{name}"])
 
 
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
@@ -145,8 +153,7 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
                 "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
             )
             return Failed(own, f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
-        command = "" if run.federated or (run.record and run.record.in_python) else lower_rate(run)
-        return Failed(own, f"{what}: training diverged.", todo, error, command)
+        return Failed(own, f"{what}: training diverged.", todo, error, lower_rate(run))
     if failure.lost:
         todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
         return Failed(

@@ -7,9 +7,10 @@ from markupsafe import Markup
 
 from ...core.text import initial, joined, percent, plural, signed, size
 from ...files import RunFolder
+from ...uncertainty.statistical_tests import score_interval, wilson
 from ..templates import Statement
 from .advice import below, shortfall
-from .classification import ALONE, MANY, gap_to, judged_together, majority_share, one_class
+from .classification import MANY, called, gap_to, judged_together, majority_share, one_class
 from .guarantee import kept, promise_clause
 from .rounds import total_time
 
@@ -37,17 +38,22 @@ def _sentence(run: RunFolder) -> Markup:
         return answering
     early = below(run)
     known = Markup("<b>Do not use it yet</b>: {}. ").format(shortfall(early)) if early else Markup()
-    known += Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
+    sizes = [silo.n_test or 0 for silo in run.silos] if run.summary else [0]
+    of, ends = f"{run.split} inputs", ""
+    if all(sizes):
+        # inputs of a mean over silos have the weight of their silo (Kish, 1965)
+        low, high = map(percent, score_interval(mean, len(sizes) ** 2 / sum(1 / n for n in sizes)))
+        of, ends = f"{sum(sizes):,} {of}", f" (95 % interval {low} to {high})"
+    known += Markup("<b>{}</b> predicts <b>{}</b> of {} correctly{}").format(run.title, percent(mean), of, ends)
     if len(run.silos) > 1:
         known += f", mean over {len(run.silos):,} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
             if len(run.silos) < MANY:
-                lowest = " (lowest is {} at {}{})"
-                known += lowest.format(percent(worst.accuracy), worst.silo, _count_of(run, worst.silo))
+                known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
             elif not early:  # the lowest of many silos is low by chance
-                known += f" (at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))})"
+                known += f"; at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))}"
     others = {_MOST: majority_share(run)}
-    others |= {_called(name): other.mean.accuracy for name, other in run.comparable.items()}
+    others |= {called(name): other.mean.accuracy for name, other in run.comparable.items()}
     return known + "." + _right("", others) + promise_clause(run)
 
 
@@ -65,10 +71,6 @@ def _right(of: str, known: Mapping[str, float | None]) -> Markup:
     return Markup(" {}.").format(initial(text) if of or first == _MOST else text)  # names of methods stay as they are
 
 
-def _called(method: str) -> str:
-    return "training alone" if method == ALONE else method
-
-
 def _middle(run: RunFolder) -> list[float]:
     """Return the 5 % and the 95 % quantile of accuracy over silos."""
     found = sorted(silo.test.accuracy for silo in run.silos if silo.test.accuracy is not None)
@@ -77,11 +79,11 @@ def _middle(run: RunFolder) -> list[float]:
 
 
 def _count_of(run: RunFolder, name: str) -> str:
-    """Return how many of a silo's inputs are predicted correctly, after a comma; empty if unknown."""
+    """Return how many of a silo's inputs are predicted correctly, in brackets; empty if unknown."""
     silo = next((silo for silo in run.silos if silo.name == name), None)
     if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
         return ""
-    return f", {round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,}"
+    return f" ({round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,})"
 
 
 def _answering(run: RunFolder) -> Markup | None:
@@ -93,12 +95,13 @@ def _answering(run: RunFolder) -> Markup | None:
     if not test.answered:
         return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs)
     right = test.answered - test.wrong
-    found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly ({:,} of {:,})").format(
-        title, percent(test.answered / test.inputs), inputs, percent(right / test.answered), right, test.answered
-    )
+    text = "<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly ({:,} of {:,}; 95 % interval {} to {})"
+    shares, ends = (test.answered / test.inputs, right / test.answered), wilson(right, test.answered)
+    answers, correct, low, high = map(percent, (*shares, *ends))
+    found = Markup(text).format(title, answers, inputs, correct, right, test.answered, low, high)
     most = judged_together(run).majority
     others = {"its prediction": run.summary.pooled.accuracy, _MOST: most.share if most else None}
-    others |= {_called(name): each.summary.pooled.accuracy for name, each in run.comparable.items() if each.summary}
+    others |= {called(name): each.summary.pooled.accuracy for name, each in run.comparable.items() if each.summary}
     return Markup("{}.{}{}").format(found, promise_clause(run), _right("of all inputs, ", others))
 
 
@@ -112,7 +115,7 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
     if gap is None:
         return Statement("unknown", f"No silo has {run.split} metrics of both {run.title} and {name}.")
     direction = "ahead" if gap.value >= 0 else "behind"
-    said = f"Compared with {_called(name)} it is {abs(100 * gap.value):.1f} points {direction} in mean accuracy"
+    said = f"Compared with {called(name)} it is {abs(100 * gap.value):.1f} points {direction} in mean accuracy"
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
         said += f" (95 % interval {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"

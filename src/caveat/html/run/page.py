@@ -12,14 +12,15 @@ from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
 from ..templates import Table, column, table, words, worst_first
 from .advice import below
-from .classification import classification, own_metrics
+from .classification import classification
 from .decisions import ABOUT, OWN, decisions, outcomes
 from .guarantee import promise, subgroup_table
 from .incidents import absence, absent, afresh, failures, lacking, lower_rate, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection, secured
 from .overview import headline, overview
 from .quantity import quantity_parts
-from .rounds import cost_table, curves, domains, milestone_table
+from .rounds import cost_table, curves, domains
+from .silo_metrics import own_metrics
 from .silos import silo_section
 from .trust import reliability, right_and_wrong, risk_coverage, temperatures, trust
 from .uncertainty import QUADRANTS, codebook, scatter, two_models
@@ -186,7 +187,6 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "alarms": first.alarms if first else None,
         "decisions": decisions(run),
         "curves": curves(run),
-        "milestone_table": milestone_table(run),
         "scatter": scatter(run.features, domains(run), len(run.silos)),
         "codebook": codebook(run),
         "reliability": reliability(run),

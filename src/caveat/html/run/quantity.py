@@ -14,8 +14,8 @@ from .classification import ALONE, gap_to
 from .guarantee import subgroup_table
 from .incidents import failures
 from .overview import headline
-from .quantity_plots import pictures, probabilities, survival
-from .quantity_silos import JudgedValues, is_time, judged, quantity_table, reached, verdict_table
+from .quantity_plots import pictures, probabilities, side_by_side, survival
+from .quantity_silos import JudgedValues, alike, is_time, judged, quantity_table, reached, verdict_table
 from .rounds import cost_table, curves
 
 SHOWN = 12
@@ -68,7 +68,9 @@ def sentence(run: RunFolder) -> str:
     alone = run.comparable[ALONE].mean.mae if ALONE in run.comparable else None
     others = {guess: mean.reference_mae, "training alone": alone}
     told = [f"{name} by {significant(error)}" for name, error in others.items() if error is not None]
-    rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error, mean over {plural(len(run.silos), 'silo')})."
+    over, inputs = plural(len(run.silos), "silo"), sum(silo.n_test or 0 for silo in run.silos)
+    over += f" with {inputs:,} {run.split} inputs" * bool(inputs)
+    rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error, mean over {over})."
     return Markup("<b>{}</b> is off by <b>{}</b> on average{}").format(run.title, significant(mean.mae), rest)
 
 
@@ -92,29 +94,29 @@ def verdicts(run: RunFolder) -> list[Statement]:
     if alone and (gap := gap_to(run, alone, name)):
         side, clear = "lower" if gap.value < 0 else "higher", gap.clear
         chance = f", {'' if clear else 'no '}more than chance over silos explains" if gap.low is not None else ""
-        text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{chance}."
+        ends = "" if gap.low is None else f" (95 % interval {' to '.join(alike(gap.known[1:], gap.value))})"
+        text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{ends}{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
-    lines += _intervals(run, silos, silos[0].wanted) if silos and silos[0].wanted else []
+    lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
     if skewed := [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]:
         lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance."))
     return worst_first(lines)
 
 
-def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> list[Statement]:
+def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> Statement:
     """Return whether intervals contain as many test inputs as guaranteed, by how much they do not, and their width."""
     few = [f"{each.silo.name} ({each.covered}, {each.short:.1f} points short)" for each in silos if each.missed]
     share = run.mean.interval_coverage
     text = f"Intervals contain {percent(share)} of test inputs, mean over silos (guaranteed: {percent(wanted)})"
     text += f", too few beyond chance at {listed(few, _MOST_NAMED)}" if few else ""
+    kind = "bad" if few else "unknown" if share is not None and share < wanted else "good"
     width, usual = run.mean.interval_width, _usual_width(run, wanted)
-    wide = width is not None and usual is not None and width > _LITTLE * usual
-    below = share is not None and share < wanted
-    found = [Statement("bad" if few else "unknown" if below else "good", f"{text}.")]
     if width and usual:
-        how = "Intervals are nearly as wide as" if wide else "Intervals are narrower than"
-        how += f" without inputs: {significant(width)} instead of {significant(usual)} in the mean."
-        found.append(Statement("open" if wide else "good", how))
-    return found
+        wide = width > _LITTLE * usual
+        kind = "open" if wide and kind != "bad" else kind
+        text += f". They are {'nearly as wide as' if wide else 'narrower than'} without inputs, in the mean "
+        text += f"{significant(width)} instead of {significant(usual)}"
+    return Statement(kind, f"{text}.")
 
 
 _MOST_NAMED = 4
@@ -183,9 +185,14 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
         "silo_table": quantity_table(run) if is_time(run) else verdict_table(run),
         "subgroups": subgroup_table(run),
         "metrics": None if is_time(run) else quantity_table(run),
-        "pictures": pictures(observed[:SHOWN]),
-        "curves": [survival(each) for each in (run.gallery.survival if run.gallery else [])[:SHOWN]],
-        "probabilities": probabilities(run.silos[:SHOWN]),
+        "observed": bool(observed),
+        "charts": side_by_side(
+            {
+                "predicted and observed values": pictures(observed[:SHOWN]),
+                "survival": [survival(each) for each in (run.gallery.survival if run.gallery else [])[:SHOWN]],
+                "calibration": probabilities(run.silos[:SHOWN]),
+            }
+        ),
         "about": about_times(run),
         "promise": run.summary.guarantee.statement if run.summary and run.summary.guarantee else "",
         "cost_table": cost_table(run),

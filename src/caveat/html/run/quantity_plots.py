@@ -1,6 +1,8 @@
 """Plots of a run that predicts a quantity or a time: predicted against observed values, survival, calibration."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
@@ -11,6 +13,15 @@ from ..diagrams import histogram_bars
 from ..svg import Chart, Point
 
 
+def side_by_side(groups: Mapping[str, Sequence[Chart]]) -> list[Chart]:
+    """Return the charts of several kinds silo by silo, with the kind in their titles, which are names of silos."""
+    names = dict.fromkeys(chart.title for charts in groups.values() for chart in charts)
+    return [
+        replace(chart, title=f"{name}: {kind}")
+        for name in names for kind, charts in groups.items() for chart in charts if chart.title == name
+    ]  # fmt: skip
+
+
 def pictures(found: Sequence[ObservedInputs]) -> list[Chart]:
     """Return predicted medians with their intervals against observed values, by silo and on the same axes; arrows mark
     unbounded ends."""
@@ -19,7 +30,7 @@ def pictures(found: Sequence[ObservedInputs]) -> list[Chart]:
     if not known:
         return []
     across, up = svg.limits(known), svg.limits([*known, *ends])
-    frame = svg.Axes(56, 24, 388, 300, across or (0.0, 1.0), up or (0.0, 1.0))
+    frame = svg.Axes(56, 24, 388, 196, across or (0.0, 1.0), up or (0.0, 1.0))
     return [_picture(each, frame) for each in found]
 
 
@@ -67,17 +78,20 @@ def survival(found: SurvivalCurves) -> Chart:
 def probabilities(silos: Sequence[SiloRecord]) -> list[Chart]:
     """Return the histograms of predicted probabilities of smaller values than those observed (PIT) on the same axes."""
     shares = {silo.name: [count / (sum(silo.pit) or 1.0) for count in silo.pit] for silo in silos if silo.pit}
-    top = max((max(*each, 2 / len(each)) for each in shares.values()), default=1.0)
+    top = max((max(*each, 3 / len(each)) for each in shares.values()), default=1.0)
     return [_probabilities(silo, shares[silo.name], top) for silo in silos if silo.pit]
 
 
 def _probabilities(silo: SiloRecord, shares: Sequence[float], top: float) -> Chart:
     ends = svg.ticks(0.0, top, 4)
-    frame = svg.Axes(46, 10, 418, 170, (0.0, 1.0), (0.0, ends[-1]))
-    titles = [f"{count:.4g} of {sum(silo.pit):.0f} inputs" for count in silo.pit]
+    frame = svg.Axes(46, 24, 418, 196, (0.0, 1.0), (0.0, ends[-1]))
+    n, part = sum(silo.pit), 1 / len(shares)
+    low, high = (max(part + z * math.sqrt(part * (1 - part) / n), 0.0) for z in (-1.96, 1.96))
+    chance = svg.rect(frame.at((0.0, high)), frame.width, frame.y(low) - frame.y(high), "track")
+    titles = [f"{count:.4g} of {n:.0f} inputs" for count in silo.pit]
     x_ticks = svg.written(svg.ticks(0.0, 1.0), lambda share: percent(share, 0))
     y_ticks = svg.written(ends, lambda share: percent(share, 0))
-    uniform = svg.line(frame.at((0.0, 1 / len(shares))), frame.at((1.0, 1 / len(shares))), "event")
+    uniform = svg.line(frame.at((0.0, part)), frame.at((1.0, part)), "event")
     label = f"Predicted probabilities of smaller values at {silo.name}"
     drawn = histogram_bars(frame, shares, titles)
-    return Chart(silo.name, svg.plot(frame, label, x_ticks, y_ticks, "probability", *drawn, uniform))
+    return Chart(silo.name, svg.plot(frame, label, x_ticks, y_ticks, "probability", chance, *drawn, uniform))

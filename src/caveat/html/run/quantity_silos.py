@@ -11,7 +11,7 @@ from ...files.schema import Metrics, SiloRecord
 from ...uncertainty.statistical_tests import beta_binomial_tail, normal_tail, student_quantile, wilson
 from ..diagrams import Dot, interval_cell
 from ..templates import Cell, Statement, Table, column, table, words, worst_first
-from .classification import ALONE
+from .classification import ALONE, called
 from .guarantee import QUANTITY, TIME
 
 BRIEF = ("crps", "c_index", "integrated_brier")
@@ -41,7 +41,8 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         theirs = {silo.name: silo.test for silo in other.silos}
         found = [theirs.get(silo.name, Metrics()) for silo in silos]
         columns += [
-            column(f"{title}{between}{head}", numbers(name, found, other.mean), help) for head, name, help in others
+            column(f"{title if brief else called(title)}{between}{head}", numbers(name, found, other.mean), help)
+            for head, name, help in others
         ]
     target = run.summary.target if run.summary else None
     declared, standardized = bool(target and target.declared), bool(target and target.standardized)
@@ -92,6 +93,8 @@ class JudgedValues:
     silo: SiloRecord
     gain: Dot | None
     """Mean absolute error less the error without inputs, with its 95 % interval over test inputs if this is known."""
+    to_alone: Dot | None
+    """The same less the error of training alone."""
     wanted: float | None
     """The guaranteed coverage of intervals."""
     missed: bool
@@ -152,7 +155,9 @@ def judged(run: RunFolder) -> list[JudgedValues]:
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals and not is_time(run) else None
     silos = len(run.silos)
     return [
-        JudgedValues(each, _gain(run, each), wanted, _missed(each, wanted, silos), _skew(each, silos))
+        JudgedValues(
+            each, _gain(run, each), _to_alone(run, each), wanted, _missed(each, wanted, silos), _skew(each, silos)
+        )
         for each in run.silos
     ]
 
@@ -163,13 +168,37 @@ def _gain(run: RunFolder, silo: SiloRecord) -> Dot | None:
     own, known, target = silo.test.mae, silo.test.reference_mae, run.summary.target if run.summary else None
     if own is None or known is None:
         return None
-    shown = next((each for each in (run.gallery.observed if run.gallery else ()) if each.silo == silo.name), None)
-    if shown is None or target is None or target.standardized or not silo.n_test or len(shown.observed) < 3:
+    errors = _errors(run, silo.name)
+    if target is None or target.standardized:
         return Dot(own - known)
     guess = reached(target.edges, target.shares, 0.5)
-    gaps = [abs(y - value) - abs(y - guess) for y, value in zip(shown.observed, shown.value, strict=True)]
-    half = student_quantile(0.975, len(gaps) - 1) * stdev(gaps) / math.sqrt(silo.n_test)
-    return Dot(own - known, own - known - half, own - known + half)
+    return _paired(own - known, [error - abs(y - guess) for y, error in errors], silo.n_test)
+
+
+def _to_alone(run: RunFolder, silo: SiloRecord) -> Dot | None:
+    """Return the difference in error to training alone, with the same standard deviation."""
+    other = run.comparable.get(ALONE)
+    theirs = next((each.test.mae for each in other.silos if each.name == silo.name), None) if other else None
+    if other is None or theirs is None or silo.test.mae is None:
+        return None
+    mine, known = _errors(run, silo.name), _errors(other, silo.name)
+    same = [y for y, _ in mine] == [y for y, _ in known]
+    gaps = [a - b for (_, a), (_, b) in zip(mine, known, strict=True)] if same else []
+    return _paired(silo.test.mae - theirs, gaps, silo.n_test)
+
+
+def _errors(run: RunFolder, name: str) -> list[tuple[float, float]]:
+    """Return the observed values of the inputs of a silo in the gallery, with the errors of their predictions."""
+    shown = next((each for each in (run.gallery.observed if run.gallery else ()) if each.silo == name), None)
+    return [(y, abs(y - value)) for y, value in zip(shown.observed, shown.value, strict=True)] if shown else []
+
+
+def _paired(gap: float, gaps: Sequence[float], inputs: int | None) -> Dot:
+    """Return a mean difference over all inputs with its 95 % interval, from the differences of some of them."""
+    if len(gaps) < 3 or not inputs:
+        return Dot(gap)
+    half = student_quantile(0.975, len(gaps) - 1) * stdev(gaps) / math.sqrt(inputs)
+    return Dot(gap, gap - half, gap + half)
 
 
 def reached(edges: Sequence[float], shares: Sequence[float], level: float) -> float:
@@ -208,23 +237,24 @@ def verdict_table(run: RunFolder) -> Table | None:
     found = judged(run)
     if not found:
         return None
-    alone = run.comparable.get(ALONE)
-    theirs = {silo.name: silo.test.mae for silo in alone.silos} if alone else {}
     tests, wanted, verdicts = [each.silo.test for each in found], found[0].wanted, [each.verdict for each in found]
-    low = min((wilson_of(each)[0] for each in found if each.silo.n_test), default=0.0)
+    low = 0.1 * math.floor(10 * min((wilson_of(each)[0] for each in found if each.silo.n_test), default=0.0))
     columns = [
         words("silo", [each.silo.name for each in found]),
         words("verdict", [_marked(each) for each in verdicts]),
-        column("inputs", [count(each.silo.n_test) for each in found], "test inputs"),
+        column(f"{run.split} inputs", [count(each.silo.n_test) for each in found]),
         column("MAE", [significant(test.mae) for test in tests], "mean absolute error of medians"),
-        column("less than without inputs", [_less(each.gain) for each in found], "mean absolute error, 95 % interval"),
-        column("training alone", [significant(theirs.get(each.silo.name)) for each in found], "mean absolute error"),
+        column("MAE less that without inputs", [_less(each.gain, each.silo.test.mae) for each in found]),
+        column("MAE less that of training alone", [_less(each.to_alone, each.silo.test.mae) for each in found]),
         column("in intervals", [each.covered for each in found], "test inputs within their interval"),
-        words("95 % interval", [_bar(each, 0.1 * math.floor(10 * low)) for each in found], "share within, up to 100 %"),
-        column("width", widths(tests), "mean width of intervals, infinite if one of them is"),
+        words(f"their share, {percent(low, 0)} to 100 %", [_bar(each, low) for each in found]),
+        column("mean width", widths(tests), "of intervals, infinite if one of them is"),
     ]
     tick = f"; a tick marks the guaranteed {percent(wanted, 0)}" if wanted else ""
-    caption = f"Silos on their own {run.split} inputs, in the unit of the target{tick}."
+    caption = (
+        f"Silos on their own {run.split} inputs, in the unit of the target; differences in mean absolute error (MAE) "
+    )
+    caption += f"below 0 are gains, with 95 % intervals{tick}."
     return table(columns, caption, [each.silo.name for each in found])
 
 
@@ -249,15 +279,17 @@ def _bar(found: JudgedValues, low: float) -> str:
     return interval_cell(Dot(share, *ends), (low, 1.0), found.wanted, label)
 
 
-def _less(gain: Dot | None) -> str:
+def _less(gain: Dot | None, error: float | None) -> str:
     if gain is None:
         return ""
-    ends = () if gain.low is None or gain.high is None else (_signed(gain.low), _signed(gain.high))
-    return _signed(gain.value) + (" ({} to {})".format(*ends) if ends else "")
+    value, *ends = alike(gain.known, error)
+    return value + (" ({} to {})".format(*ends) if ends else "")
 
 
-def _signed(value: float) -> str:
-    return signed(significant(value))
+def alike(values: Sequence[float], other: float | None) -> list[str]:
+    """Return numbers with signs, with as many decimals as three significant digits of another one have."""
+    digits = max(0, 2 - math.floor(math.log10(abs(other)))) if other else 2
+    return [signed(f"{value:.{digits}f}") for value in values]
 
 
 def widths(tests: Sequence[Metrics]) -> list[str]:

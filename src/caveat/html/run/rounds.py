@@ -1,4 +1,4 @@
-"""Accuracy of silos over rounds, milestones, and the cost of the run."""
+"""Accuracy of silos over rounds, and the cost of the run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -12,6 +12,7 @@ from ...files.schema import RoundRow
 from .. import svg
 from ..svg import Chart, Point
 from ..templates import Table, column, table, words
+from .classification import called
 
 _LONGEST_LABEL = 24  # letters, so two adjacent labels do not overlap
 Event = tuple[int, str]
@@ -39,8 +40,8 @@ def curves(run: RunFolder, metric: str = "accuracy") -> dict[str, Any] | None:
     if not (points := _points(run.curve_rows, metric)):
         return None
     grown = growth(run.curve_rows)
-    legend = [(svg.key(0), f"mean of {run.method or 'the silos'}")]
-    legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
+    legend = [(svg.key(0), f"mean of {_model_of(run) or run.method or 'the silos'}")]
+    legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {called(name)}") for i, name in enumerate(_with_rows(run))]
     return {"figure": _figure(run, metric, points, grown), "legend": legend, "growth": _growth_text(grown)}
 
 
@@ -73,7 +74,7 @@ def _figure(
     others = {name: mean_line(_points(other.curve_rows, metric)) for name, other in _with_rows(run).items()}
     lines = [svg.Line(mean, 0, f"mean: {write(mean[-1][1])} at the end", marked=mean[-1:])] if mean else []
     lines += [
-        svg.Line(line, None, f"mean of {name}: {write(line[-1][1])} at the end", f"beside b{i % 3}")
+        svg.Line(line, None, f"mean of {called(name)}: {write(line[-1][1])} at the end", f"beside b{i % 3}")
         for i, (name, line) in enumerate(others.items())
         if line
     ]
@@ -85,9 +86,7 @@ def _figure(
     drawn += [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
     drawn += [_mark(frame, event) for event in compared if min(rounds) <= event[0] <= max(rounds)]
     drawn += [svg.draw(frame, each) for each in lines]
-    (model,) = {row.model for row in run.curve_rows}
-    several = len({row.model for row in run.rows}) > 1 or model == "local"
-    whose = f" with {'its local' if model == 'local' else f'the {model}'} model" if several and model else ""
+    whose = f", of {model}" if (model := _model_of(run)) else ""
     most = f"{percent(1 - 2 * _TAIL, 0)} of" if len(points) > _FEW else "all"
     caption = f"{title} on each silo's validation samples{whose}: the mean, and a band with {most} silos"
     scaled = metric == "accuracy" and run.summary and run.summary.temperature
@@ -98,6 +97,13 @@ def _figure(
     label = f"{title} per round of {len(points)} silos{told}"
     y_written = svg.written(y_ticks, write_tick)
     return Chart(title, svg.plot(frame, label, svg.round_ticks(frame), y_written, "round", *drawn), caption)
+
+
+def _model_of(run: RunFolder) -> str:
+    """Return whose metrics the rows of the curves are; empty if a run has one model."""
+    (model,) = {row.model for row in run.curve_rows}
+    several = len({row.model for row in run.rows}) > 1 or model == "local"
+    return ("local models" if model == "local" else f"the {model} model") if several and model else ""
 
 
 def spread(points: Mapping[str, list[Point]]) -> tuple[list[Point], list[Point]]:
@@ -157,27 +163,6 @@ def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
 
 def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
     return {name: other for name, other in run.baselines.items() if other.curve_rows}
-
-
-def milestone_table(run: RunFolder) -> Table | None:
-    """Return one row per milestone, and one column per number."""
-    milestones = run.summary.milestones if run.summary else []
-    first = ("round", "iteration", "threshold", "lowest", "highest")
-    found = dict.fromkeys(name for milestone in milestones for name in milestone)
-    names = [*(name for name in first if name in found), *(name for name in found if name not in first)]
-    units = {"lowest": "lowest entropy", "highest": "highest entropy"}
-    columns = [column(units.get(name, name), (_number(m.get(name)) for m in milestones)) for name in names]
-    if "threshold" in found:
-        caption = "Measurements and decisions of the server in training, a row for every change; uncertainties in nats."
-    else:
-        caption = "The server's state as the method reported it, by round."
-    return table(columns, caption)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
 
 
 def cost_table(run: RunFolder) -> Table | None:

@@ -8,6 +8,7 @@ from ...files import RunFolder
 from ...files.schema import INSIDE, Metrics, SiloRecord
 from ..diagrams import sparkline
 from ..templates import Table, column, table, words
+from .classification import called
 
 _EPISTEMIC = "uncertainty of the model (mutual information, corrected for few samples), in nats"
 METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
@@ -69,13 +70,14 @@ def metric_table(run: RunFolder) -> Table | None:
         for metric, header, write, help in METRICS[1:]
     ]
     others = [
-        column(f"{name} {header}", map(write, metric_column(other, names, metric, worst)), help)
+        column(f"{called(name)} {header}", map(write, metric_column(other, names, metric, worst)), help)
         for name, other in run.comparable.items()
         for metric, header, write, help in METRICS[:2]
     ]
     last = ["", ""]
     columns = [
         words("silo", [*names, "mean", f"worst {worst}".rstrip()]),
+        column("ECE (by chance)", [*(_ece(silo.test) for silo in silos), *last], _ECE),
         *metrics,
         *(column(" ".join(header.split()), cells, OF_MODELS) for header, cells in of_models(silos)),
         column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
@@ -93,6 +95,14 @@ def metric_table(run: RunFolder) -> Table | None:
 
 
 _OF_OWN = "share of the silo's own test inputs"
+
+
+_ECE = "expected calibration error, and up to which chance explains it"
+
+
+def _ece(test: Metrics) -> str:
+    band = f" ({test.ece_null.upper:.3f})" if test.ece_null else ""
+    return f"{decimal(test.ece)}{band}" if test.ece is not None else ""
 
 
 def _decided(silo: SiloRecord, model: str) -> str:
@@ -113,3 +123,21 @@ def _classes(run: RunFolder, silo: SiloRecord) -> str:
     if not counts:
         return ""
     return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
+
+
+def own_metrics(run: RunFolder) -> Table | None:
+    """Return a row per silo, then the mean over silos and the worst of each metric; None without such metrics."""
+    summary = run.summary
+    if summary is None or not summary.metrics:
+        return None
+    names = [silo.name for silo in run.silos]
+    metrics = {silo.name: silo.metrics for silo in summary.silos}
+    columns = [words("silo", [*names, "mean", "worst of each"])]
+    for name, over in summary.metrics.items():
+        values = [metrics.get(silo, {}).get(name) for silo in names]
+        better = "higher" if over.higher_is_better else "lower"
+        columns.append(
+            column(name, map(decimal, (*values, over.mean, over.worst)), f"{better} is better; defined at {over.silos}")
+        )
+    return table(columns, "Custom metrics on each silo's test split; undefined metrics are omitted.",
+                 names, 2)  # fmt: skip

@@ -15,14 +15,22 @@ from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named
 from ..svg import Chart, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
-from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together, without_gain
+from .classification import (
+    ALONE,
+    FEWEST,
+    MOST_ROWS,
+    Judged,
+    Ranged,
+    judged,
+    judged_together,
+    most_inputs,
+    without_gain,
+)  # fmt: skip
 from .guarantee import Kept, exceeding, kept_by
 from .silo_metrics import METRICS, metric_table
 
 WORST = 10
 """Number of silos in the open table."""
-_FEWEST = 20
-"""Number of test inputs below which the 95 % interval of a silo's accuracy can be wider than 40 points."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +131,10 @@ def silo_section(run: RunFolder) -> SiloSection | None:
     which = "Silos" if few else f"The {WORST} worst of {len(rows):,} silos"
     caption = f"{which}, ordered by the upper end of the 95 % interval of their accuracy on their own {run.split} "
     caption += "inputs, lowest first"
-    caption += "; a tick marks their most frequent class as the only prediction" * any(row.of.majority for row in top)
-    sizes = [row.silo.n_test for row in rows if row.silo.n_test]
-    if sizes and max(sizes) < _FEWEST:
-        caption = f"With at most {plural(max(sizes), 'input')} each, single silos cannot be judged. {caption}"
+    if any(row.of.majority and row.of.majority.share >= _least(top) for row in top):
+        caption += "; a tick marks their most frequent class as the only prediction"
+    if 0 < (most := most_inputs(run)) < FEWEST:
+        caption = f"With at most {plural(most, 'input')} each, single silos cannot be judged. {caption}"
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
         chance = "" if few else f"; by chance, {0.05 * len(rows):.2g} of {len(rows):,} have one in a column"
@@ -149,7 +157,9 @@ def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bo
     columns = [
         each._replace(cells=[*each.cells, *ends.get(each.header, ("", ""))]) if footer else each for each in found
     ]
-    made = [column(each.header, each.cells, each.help, words=each.words) for each in columns]
+    few = most_inputs(run) < FEWEST  # which show nothing of a single silo
+    texts = [[cell.text if few and isinstance(cell, Cell) else cell for cell in each.cells] for each in columns]
+    made = [column(each.header, cells, each.help, words=each.words) for each, cells in zip(columns, texts, strict=True)]
     return table(made, caption, [row.silo.name for row in rows], 2 if footer else 0)
 
 
@@ -174,23 +184,14 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
     domains = [silo.domain for silo in run.silos]
     told = [""] * len(silos) if len(set(domains)) == 1 else [silo.domain for silo in silos]
     positive = run.summary.classification.positive if run.summary and run.summary.classification else ""
-    low = min((row.interval[0] for row in rows if row.interval), default=0.0)
+    low = _least(rows)
     return [
         SiloColumn("silo", [silo.name for silo in silos], words=True),
-        SiloColumn(
-            "domain",
-            ["" if domain == silo.name else domain for silo, domain in zip(silos, told, strict=True)],
-            words=True,
-        ),
-        SiloColumn(run.split, [count(getattr(silo, f"n_{run.split}")) for silo in silos], "inputs"),
         SiloColumn("accuracy", [percent(row.silo.test.accuracy) for row in rows]),
-        SiloColumn("95 % interval", [_bar(row, 0.1 * math.floor(10 * low)) for row in rows], _TO_ONE, words=True),
-        SiloColumn(
-            "confidence",
-            list(map(_sure, rows)),
-            "its mean; a triangle marks an ECE above chance and a confidence outside of the interval",
-        ),
-        SiloColumn("ECE (by chance)", [_ece(silo.test) for silo in silos], _ECE),
+        SiloColumn("wrong among answered", [_wrong_answers(run, row, row.silo.name in above) for row in rows]),
+        SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
+        SiloColumn(f"95 % interval, {percent(low, 0)} to 100 %", [_bar(row, low) for row in rows], words=True),
+        SiloColumn(f"{run.split} inputs", [count(getattr(silo, f"n_{run.split}")) for silo in silos]),
         SiloColumn("gain over training alone", list(map(_alone, rows)), "points of accuracy"),
         SiloColumn("gain over most frequent class", [_gain(row, worse) for row in rows], "points of accuracy"),
         SiloColumn(
@@ -201,9 +202,22 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
-        SiloColumn("wrong among answered", [_wrong_answers(run, row, row.silo.name in above) for row in rows]),
-        SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
+        SiloColumn(
+            "confidence",
+            list(map(_sure, rows)),
+            "its mean; a triangle marks an ECE above chance and a confidence outside of the interval",
+        ),
+        SiloColumn(
+            "domain",
+            ["" if domain == silo.name else domain for silo, domain in zip(silos, told, strict=True)],
+            words=True,
+        ),
     ]
+
+
+def _least(rows: Sequence[SiloRow]) -> float:
+    """Return the lower end of the scale of intervals of accuracy."""
+    return 0.1 * math.floor(10 * min((row.interval[0] for row in rows if row.interval), default=0.0))
 
 
 def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
@@ -215,9 +229,8 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
     answers = kept_by([silo for silo in run.silos if not silo.newcomer])
     return {
         "silo": ("mean over silos", "all inputs"),
-        run.split: ("", count(together.inputs or None)),
+        f"{run.split} inputs": ("", count(together.inputs or None)),
         "accuracy": (percent(mean.accuracy), percent(pooled.accuracy)),
-        "ECE (by chance)": ("", _ece(pooled)),  # the mean over silos of few inputs is large by chance
         "gain over training alone": (_points(sum(gaps) / len(gaps)) if gaps else "", ""),
         "gain over most frequent class": ("", _gain_of(together)),
         "sensitivity": (_mean_of(mean.sensitivity, [each.sensitivity for each in judged(run)]), sensitivity),
@@ -232,10 +245,6 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
 def _mean_of(mean: float | None, found: Sequence[Ranged | None]) -> str:
     """Return the mean of a share over silos; empty if some silo has too few inputs for one."""
     return percent(mean) if all(each is None or not each.of or each.of >= _SOME for each in found) else ""
-
-
-_ECE = "expected calibration error, and up to which chance explains it"
-_TO_ONE = "the accuracy with its interval, up to 100 %"
 
 
 def _bar(row: SiloRow, low: float) -> str:
@@ -253,11 +262,6 @@ def _sure(row: SiloRow) -> Cell:
         percent(sure),
         "outside of the 95 % interval of the accuracy" if outside and row.silo.test.ece_above_chance else "",
     )
-
-
-def _ece(test: Metrics) -> Cell:
-    band = f" ({test.ece_null.upper:.3f})" if test.ece_null else ""
-    return Cell(f"{decimal(test.ece)}{band}" if test.ece is not None else "")
 
 
 def _alone(row: SiloRow) -> Cell:

@@ -76,8 +76,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
     edges, shares = edges[start : stop + 1], {name: each[start:stop] for name, each in shares.items()}
     drawn = histogram_chart(edges, shares, notes, f"{axis.capitalize()} of predictions: {told}", axis)
-    caption = f"Share of each kind of test inputs by the {axis.split(',')[0]} of their prediction: {told}. The less "
-    caption += "the others overlap with right ones, the better uncertainty detects them."
+    caption = f"Shares of each kind of test inputs: {told}. The less the others overlap with right ones, the better."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
     return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
 
@@ -98,13 +97,12 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     limit = summary.guarantee.risk if summary.guarantee else None
     inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
-    caption = "Error rate (selective risk) on the least uncertain test inputs, pooled over silos, by how "
-    caption += "many of them are answered, with pointwise 95 % intervals. The dashed curve is an oracle, which "
-    caption += "knows all errors: the closer the curve is to it, the better uncertainty detects errors."
+    caption = "Share of errors if only the most certain test inputs of all silos are answered, with pointwise 95 % "
+    caption += "intervals. Dashed: an oracle that knows all errors."
     if decided:
-        caption += f" The diamond shows the run's decisions: {percent(decided[0])} answered, {percent(decided[1])} "
-        caption += f"of these wrong{', silos not weighted' if limit and test and test.weighted else ''}; it may be off "
-        caption += "the curve, because decisions may use another score or model."
+        weights = ", silos not weighted" if limit and test and test.weighted else ""
+        caption += f" Diamond: the run's decisions, {percent(decided[0])} answered, {percent(decided[1])} of these "
+        caption += f"wrong{weights}; decisions may use another score."
     return Chart(
         "Errors against answers", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
     )
@@ -202,14 +200,15 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
     worse = [name for name in found if _worse(run.summary, name, max(allowed, own.wrong if own else 0.0))]
     how = "predicted" if run.summary.policy.name == OWN else "answered"
     names = sorted(found, key=lambda name: name not in worse)
-    texts = "; ".join(_wrongly(run.summary, name, found[name].wrong, how, alarmed) for name in names)
+    texts = [_wrongly(run.summary, name, found[name].wrong, how, alarmed) for name in names]
     most = max(each.wrong for each in found.values())
     kind = ("bad" if most > 0.5 else "open") if worse else "good" if most <= allowed else "unknown"
-    whose = in_words(worse[0]) if len(worse) == 1 else ""
-    which = whose.removeprefix("those ").partition(" (")[0] if whose.startswith("those ") else "that silos do not know"
-    head = Markup(f"<b>Not reliable on inputs {which}</b>") if worse else "Inputs that silos do not know"
+    which = in_words(worse[0]).removeprefix("those ") if len(worse) == 1 else "that silos do not know"
+    whose = ["" if worse == [name] else f"of {in_words(name)} " for name in names]
+    said = "; ".join(f"{of}{text}" for of, text in zip(whose, texts, strict=True))
+    head = Markup("<b>Not reliable on inputs {}</b>").format(which) if worse else f"Inputs {which}"
     beside = f" Of silos' own inputs {percent(own.wrong)} were {how} wrongly." if own else ""
-    return Statement(kind, Markup("{}: {}.{}").format(head, texts, beside))
+    return Statement(kind, Markup("{}: {}.{}").format(head, said, beside))
 
 
 def _worse(summary: Summary, stream: str, limit: float) -> bool:
@@ -222,4 +221,4 @@ def _wrongly(summary: Summary, stream: str, wrong: float, how: str, alarmed: boo
     most, alarms = worst_at(summary, stream), summary.tested[stream].chosen.pooled.alarms
     at = f" (most at {most[0]}, {percent(most[1].wrong)})" if most and most[1].wrong > wrong else ""
     raised = f", and {percent(alarms)} raised an alarm" if alarmed and alarms is not None else ""
-    return f"of {in_words(stream)} {percent(wrong)} were {how} wrongly{at}{raised}"
+    return f"{percent(wrong)} were {how} wrongly{at}{raised}"
