@@ -269,7 +269,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     assert "coverage" in done.output
     assert "accuracy" not in done.output
     page = (out / "report.html").read_text()
-    assert "Predicted and observed values" in page
+    assert "predicted and observed values" in page
     assert "accuracy" not in page.lower().split("configuration")[0]
     made = ["--out", str(tmp_path / "p.csv"), "--report", str(tmp_path / "p.html")]
     told = call.invoke(app, ["predict", str(out), str(paths[0]), "--silo", "north", *made])
