@@ -25,7 +25,11 @@ REVERSED = Finding(
 def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_ranking() -> None:
     figure = findings_figure([FALLS, REVERSED, Finding("confidence", "", "cannot say", "", {})])
     assert figure is not None
-    assert figure.caption.endswith("Not drawn, without an estimate on this scale: confidence.")
+    drawn = str(figure.drawing)
+    rows = [drawn.index(f">{row}") for row in (
+        "Aleatoric and epistemic: no", "Confidence: undecided", "Epistemic and data: yes", "tested without an estimate",
+    )]  # fmt: skip
+    assert rows == sorted(rows)
     titles = re.findall(r'<g class="c\d"><title>([^<]*)', str(figure.drawing))
     assert titles == [
         "aleatoric and epistemic: 0.95 (0.92 to 1.00), limit 0.9: no",
@@ -96,7 +100,10 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     open_ = replace(FALLS, verdict="cannot say")
     not_yet, more = advice(open_, unknown)
     assert not_yet == "Do not rely on these uncertainties yet."
-    assert more == f"Repeat with at least 5 seeds to decide: {open_.name}, if estimates stay as they are (likely more)."
+    assert more == (
+        "Repeat with about 5 seeds, which decide each of these with a chance of 80 % if its estimate is right: "
+        f"{open_.name}."
+    )
     assert command(audit(open_)) == "caveat audit c.toml --seeds 0,1,2,3,4"
     assert command(audit(open_, command="")) == command(audit(FALLS)) == ""
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
@@ -105,6 +112,10 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert inputs.startswith("Repeat with about 1,152 test inputs instead of 288 (larger test splits), not")
     near = replace(open_, measured={"exponent": {"mean": -0.3, "low": -0.6, "high": 0.0}, "limit": -0.25})
     assert seeds_to_decide(audit(near)) == seeds_needed(0.05, 0.3, 2)
+    at_limit = replace(near, measured={"exponent": {"mean": -0.2501, "low": -0.6, "high": 0.1}, "limit": -0.25})
+    _, never = advice(at_limit)
+    assert never == f"Do not expect more seeds to decide: {open_.name}. The estimate is close to its limit."
+    assert command(audit(at_limit)) == ""
     (step,) = advice(open_, warning="These models have not learned.")
     assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing
 

@@ -380,10 +380,11 @@ def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> Non
     found = found.model_copy(update={"seeds": (0, 1, 2)})
     control, seeds = next_steps(found)
     assert control.startswith("Add the method local")
-    assert re.match(r"Repeat with about \d+ seeds, which would separate a and b", seeds)
+    assert re.match(r"Repeat with about \d+ seeds, which separate a and b with a chance of 80 %", seeds)
     assert next_steps(found.model_copy(update={"seeds": (0,)}))[1] == "Repeat with 5 seeds: one seed allows no test."
-    # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3); of 4 seeds 0.0192, below 0.02.
-    assert seeds_needed(0.02, 0.03, 3) == 4
+    # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3) = 0.01207. With 6 seeds,
+    # quantiles of 97.5 % and 80 %, (2.571 + 0.920) * 0.01207 / sqrt(6) = 0.0172, are below 0.02; with 5 seeds, 0.0201 is not.
+    assert seeds_needed(0.02, 0.03, 3) == 6
     assert seeds_needed(0.0001, 0.03, 3) is None
     assert half_width(0.03, 3, 4) == pytest.approx(0.0192, abs=1e-4)
 
@@ -391,10 +392,10 @@ def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> Non
 @pytest.mark.parametrize(
     ("command", "changed"),
     [
-        ("caveat compare digits", "caveat compare digits --methods a,b,local --seeds 0,1,2,3"),
-        ("caveat compare --seeds=0,1,2 --methods a,b", "caveat compare --seeds 0,1,2,3 --methods a,b,local"),
+        ("caveat compare digits", "caveat compare digits --methods a,b,local --seeds 0,1,2,3,4,5"),
+        ("caveat compare --seeds=0,1,2 --methods a,b", "caveat compare --seeds 0,1,2,3,4,5 --methods a,b,local"),
         ("caveat compare c.toml --variant 'a: rounds=3'",
-         "caveat compare c.toml --variant 'a: rounds=3' --variant 'local: method.name=local' --seeds 0,1,2,3"),
+         "caveat compare c.toml --variant 'a: rounds=3' --variant 'local: method.name=local' --seeds 0,1,2,3,4,5"),
         ("caveat.compare in Python", ""), ("caveat reproduce x", ""), ("", ""),
     ],
 )  # fmt: skip
@@ -572,6 +573,7 @@ def test_how_figures_are_written() -> None:
     assert [figure(LOSS, value) for value in (-0.12345, -0.0001, 0.0)] == ["\N{MINUS SIGN}0.123", "0.000", "0.000"]
     assert [signed(SHARE, value) for value in (0.01, 0.0001, -0.01)] == ["+1.0", "0.0", "\N{MINUS SIGN}1.0"]
     assert [probability(p) for p in (0.0001, 0.0421, 0.25, None)] == ["<\N{NO-BREAK SPACE}0.001", "0.042", "0.25", ""]
+    assert probability(1.0) == ">\N{NO-BREAK SPACE}0.99"
     assert [duration(s) for s in (3.21, 63.4, 123.4, 9000)] == ["3.2 s", "63 s", "2.1 min", "2.5 h"]
     assert [megabytes(n) for n in (0, 12_345, 1_234_567, 12_345_678, 1.2e10)] == ["0", "0.012", "1.2", "12", "12,000"]
 

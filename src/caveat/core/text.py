@@ -166,16 +166,18 @@ def signed(number: str) -> str:
 
 
 def probability(p: float | None) -> str:
-    """Return "0.042" or "< 0.001"; "" for None."""
+    """Return "0.042", "< 0.001" or "> 0.99"; "" for None."""
     if p is None:
         return ""
-    return f"<{_SPACE}0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    if 0.001 <= p < 0.995:
+        return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    return f"<{_SPACE}0.001" if p < 0.001 else f">{_SPACE}0.99"
 
 
 def equation(p: float) -> str:
     """Return "p = 0.042" or "p < 0.001", without line breaks."""
     written = probability(p)
-    return f"p{_SPACE}{written}" if p < 0.001 else f"p{_SPACE}={_SPACE}{written}"
+    return f"p{_SPACE}{written}" if written[0] in "<>" else f"p{_SPACE}={_SPACE}{written}"
 
 
 def without_folders(source: str) -> str:

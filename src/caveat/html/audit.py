@@ -3,14 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 from markupsafe import Markup
 
 from ..core.text import apart, equation, initial, joined, more_seeds, percent, plural, power_tick, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
-from ..uncertainty.statistical_tests import MOST_SEEDS, seeds_needed
+from ..uncertainty.statistical_tests import seeds_needed
 from . import templates
 from .commands import changed
 from .diagrams import Dot, dot_plot, dots, lay_out, named
@@ -44,8 +43,11 @@ def sweep_chart(rows: Rows) -> Markup | None:
         lowest = min(lowest, drawn["epistemic"][0][1] * sizes[0] / sizes[-1])
     highest = max(high for points in drawn.values() for _, _, _, high in points)
     exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    y_range = (float(exponents[0]), float(max(exponents[-1], exponents[0] + 1)))
+    if len(exponents) > 3:  # at least two ticks within
+        y_range, exponents = (math.log10(lowest) - 0.1, math.log10(highest) + 0.1), exponents[1:-1]
     x_range = (math.log10(sizes[0]), math.log10(sizes[-1]))
-    frame = Axes(56, 10, 388, 260, x_range, (exponents[0], max(exponents[-1], exponents[0] + 1)))
+    frame = Axes(56, 10, 388, 260, x_range, y_range)
     every = -(-len(exponents) // 8)
     x_ticks = [(math.log10(n), f"{n:,.0f}") for n in sizes]
     y_ticks = [(e, power_tick(e)) for e in exponents if not e % every]
@@ -180,36 +182,37 @@ def _numbers(finding: Finding, dot: Dot) -> str:
 
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     """Return each estimate with its interval over seeds and the limit that decides; None without any."""
-    known = [
-        (each, replace(dot, note=f"{each.name}: {_numbers(each, dot)}: {_word(each)}"))
-        for verdict in _KINDS
-        for each in findings
-        if each.verdict == verdict and (dot := _estimate(each))
-    ]
-    if not known:
+    shown_ones = [each for verdict in _KINDS for each in findings if each.verdict == verdict]
+    known = [(each, _estimate(each)) for each in shown_ones]
+    ends = [end for each, dot in known if dot for end in (*dot.known, each.measured["limit"])]
+    if not ends:
         return None
-    ends = [end for each, dot in known for end in (*dot.known, each.measured["limit"])]
     values = ticks(min(ends), max(ends), 6)
     shown = (values[0], values[-1])
     rows = lay_out([(f"{initial(each.name)}: {_word(each)}", [""]) for each, _ in known], 24, shown)
-    drawn = []
+    drawn, notes = list[Markup](), list[str]()
     for (each, dot), y in zip(known, rows.at, strict=True):
+        if dot is None:
+            drawn.append(text(rows.frame.left + 6, y + 4, _UNSCALED, "start", "tick"))
+            continue
+        notes.append(f"{each.name}: {_numbers(each, dot)}: {_word(each)}")
         limit = rows.frame.x(each.measured["limit"])
         left, right = (limit, rows.frame.right) if _above(each) else (rows.frame.left, limit)
         drawn += [
             rect((left, y - 9), right - left, 18, "track"),
             line((limit, y - 9), (limit, y + 9), "boundary"),
-            group(dot.note, dots(rows.frame, 0, [(dot, y)], 4.2), class_="c1" if each in _broken(findings) else "c0"),
+            group(notes[-1], dots(rows.frame, 0, [(dot, y)], 4.2), class_="c1" if each in _broken(findings) else "c0"),
         ]
-    label = "Estimates with intervals over seeds, and limits. " + "; ".join(dot.note for _, dot in known)
+    label = "Estimates with intervals over seeds, and limits. " + "; ".join(notes)
     about = "Estimates with 95 % intervals over seeds. A claim holds if all of its interval is in the gray area, and "
     about += "does not if all is outside. The scale is an exponent of n or a rank correlation, of aleatoric "
     about += "uncertainty its absolute value."
-    without = [each.name for each in findings if each.verdict in _KINDS and not _estimate(each)]
-    about += f" Not drawn, without an estimate on this scale: {joined(without)}." if without else ""
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )
+
+
+_UNSCALED = "tested without an estimate on this scale"
 
 
 def _broken(findings: Sequence[Finding]) -> list[Finding]:
@@ -233,26 +236,33 @@ def next_steps(audit: AuditFile) -> list[str]:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
         size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
         steps.append(f"Repeat with {size} (larger test splits), not with more seeds, to decide: confidence.")
-    if asked := _open_by_seeds(audit):
-        likely = ", if estimates stay as they are (likely more)"
-        steps.append(f"Repeat with at least {seeds_to_decide(audit)} seeds to decide: {'; '.join(asked)}{likely}.")
+    needed = _seeds_needed(audit)
+    if decided := [name for name, seeds in needed.items() if seeds]:
+        text = f"Repeat with about {seeds_to_decide(audit)} seeds, which decide each of these with a chance of 80 % "
+        steps.append(f"{text}if its estimate is right: {'; '.join(decided)}.")
+    if beyond := [name for name, seeds in needed.items() if not seeds]:
+        steps.append(f"Do not expect more seeds to decide: {'; '.join(beyond)}. The estimate is close to its limit.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 
-def _open_by_seeds(audit: AuditFile) -> list[str]:
-    """Return the names of the open findings that more seeds could decide; none if accuracy is too low to say."""
-    found = [each.name for each in audit.findings if each.verdict == "cannot say" and _estimate(each)]
-    return [] if audit.accuracy.warning else found
+def _seeds_needed(audit: AuditFile) -> dict[str, int | None]:
+    """Return the number of seeds that decide each open finding with a chance of 80 %, None for more than `MOST_SEEDS`;
+    no findings if accuracy is too low to say."""
+    found = dict[str, int | None]()
+    for each in audit.findings:
+        dot = _estimate(each)
+        if each.verdict == "cannot say" and dot and not audit.accuracy.warning:
+            found[each.name] = max(_FEWEST, len(audit.seeds) + 1)
+            if dot.low is not None and dot.high is not None:
+                half = max(dot.value - dot.low, dot.high - dot.value)
+                found[each.name] = seeds_needed(dot.value - each.measured["limit"], half, len(audit.seeds))
+    return found
 
 
 def seeds_to_decide(audit: AuditFile) -> int:
-    """Return the number of seeds that would decide all open findings if they vary as they do, at most `MOST_SEEDS`."""
-    found = [_FEWEST]
-    for each in audit.findings:
-        if each.verdict == "cannot say" and (dot := _estimate(each)) and None not in (dot.low, dot.high):
-            half = max(dot.value - (dot.low or 0.0), (dot.high or 0.0) - dot.value)
-            found.append(seeds_needed(dot.value - each.measured["limit"], half, len(audit.seeds)) or MOST_SEEDS)
-    return max(*found, len(audit.seeds) + 1)
+    """Return the number of seeds that decide each of the findings that at most `MOST_SEEDS` decide; 0 without any."""
+    known = [seeds for seeds in _seeds_needed(audit).values() if seeds]
+    return max(_FEWEST, *known) if known else 0
 
 
 _FEWEST = 5
@@ -261,9 +271,8 @@ _FEWEST = 5
 
 def command(audit: AuditFile) -> str:
     """Return the audit's command with the seeds that would decide what is open; "" if nothing is, or without one."""
-    if not audit.command or not _open_by_seeds(audit):
-        return ""
-    return changed(audit.command, {"--seeds": more_seeds(audit.seeds, seeds_to_decide(audit))})
+    seeds = seeds_to_decide(audit)
+    return changed(audit.command, {"--seeds": more_seeds(audit.seeds, seeds)}) if audit.command and seeds else ""
 
 
 _GROWN = 2.0
@@ -296,7 +305,9 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
     without = ", ".join(name for name in CURVES if name in rows[0] and name not in curves(rows))
     about = "Means over test inputs, silos and seeds, in nats (vacuity: a share); vertical strokes are the range "
     about += "over seeds. The dashed lines decrease like a variance and like a standard deviation."
-    return Chart("More data", drawn, about + (f" Not drawn because they contain zeros: {without}." if without else ""))
+    return Chart(
+        "Mean uncertainties", drawn, about + (f" Not drawn because they contain zeros: {without}." if without else "")
+    )
 
 
 def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:

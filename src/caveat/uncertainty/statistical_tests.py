@@ -36,10 +36,14 @@ MOST_SEEDS = 50
 
 
 def seeds_needed(gap: float, half: float, seeds: int, level: float = 0.05) -> int | None:
-    """Return the number of seeds with which an interval of half-width `half` around `gap` would exclude 0; None if it
-    is above `MOST_SEEDS`."""
+    """Return the number of seeds whose interval excludes 0 with a chance of 80 %, if `gap` is true and seeds vary as
+    they do, with an interval of half-width `half`; None if it is above `MOST_SEEDS`."""
+
+    def room(n: int) -> float:
+        return 1 + student_quantile(0.8, n - 1) / student_quantile(1 - level / 2, n - 1)
+
     more = range(seeds + 1, MOST_SEEDS + 1)
-    return next((n for n in more if half_width(half, seeds, n, level) < abs(gap)), None)
+    return next((n for n in more if half_width(half, seeds, n, level) * room(n) < abs(gap)), None)
 
 
 def student_tail(value: float, freedom: float) -> float:

@@ -81,8 +81,10 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
     if half is not None and abs(pair.mean or 0.0) <= half:
         seeds, pairs = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
         if needed := seeds_needed(pair.mean or 0.0, half, seeds, LEVEL / pairs):
-            text = f"Repeat with about {needed} seeds, which would separate {first} and {second} if the difference "
-            return [Advice(f"{text}stays as it is and the test inputs are enough.", seeds=needed)]
+            text = (
+                f"Repeat with about {needed} seeds, which separate {first} and {second} with a chance of 80 % if the "
+            )
+            return [Advice(f"{text}difference is as estimated and the test inputs are enough.", seeds=needed)]
         text = f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
         return [Advice(f"{text}differences above {gap_text(record.measures[0], half)}.")]
     return [Advice(f"Use {first} on silos like these.")] * ahead(pair)

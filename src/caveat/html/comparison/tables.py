@@ -30,11 +30,12 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     """Return a row per method: the first metric, its difference to the best, calibration and error detection, worst
     silo, costs, and tuned values."""
     runs = [record.runs(row, setting) for row in record.rows]
+    not_done = any(run.status != "done" for run in record.runs(setting=setting))
     rounds, unequal = trained(record, setting), bool(unequal_budgets(record, setting))
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
         words("method", (_name(record, row) for row in record.rows)),
-        words("runs", map(_runs, runs), "done, out of all planned"),
+        words("runs", map(_runs, runs) if not_done else [""] * len(runs), "done, out of all planned"),
         column("rounds", (range_of(rounds[row.name]) if row.name in rounds else "" for row in record.rows)),
         _measured(record, setting, record.measures[0]),
         *([] if unequal else _gaps(record, setting, record.measures[0])),
