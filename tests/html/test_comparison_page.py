@@ -383,7 +383,7 @@ def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> Non
     assert re.match(r"Repeat with about \d+ seeds, which separate a and b with a chance of 80 %", seeds)
     assert next_steps(found.model_copy(update={"seeds": (0,)}))[1] == "Repeat with 5 seeds: one seed allows no test."
     # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3) = 0.01207. With 6 seeds,
-    # quantiles of 97.5 % and 80 %, (2.571 + 0.920) * 0.01207 / sqrt(6) = 0.0172, are below 0.02; with 5 seeds, 0.0201 is not.
+    # quantiles of 97.5 % and 80 %, (2.571 + 0.920) * 0.01207 / sqrt(6) = 0.0172, are below 0.02; with 5, 0.0201 is not.
     assert seeds_needed(0.02, 0.03, 3) == 6
     assert seeds_needed(0.0001, 0.03, 3) is None
     assert half_width(0.03, 3, 4) == pytest.approx(0.0192, abs=1e-4)

@@ -13,11 +13,10 @@ from html_page import Page
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
 from caveat.core.quantity import restored
 from caveat.html.predicted_inputs import PredictedInputs
-from caveat.html.predictions import _surest, next_steps, render, sentence, verdicts
+from caveat.html.predictions import _surest, command, next_steps, render, sentence, verdicts
 
 INPUTS = 20
 WRONG = "Without an alarm, a prediction can still be wrong"
-LIMIT = "If the run's report advises a limit of total_uncertainty, apply it too: these decisions do not include it."
 
 
 def made(low: int, **more: Any) -> PredictedInputs:
@@ -143,12 +142,12 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
 
 
 def test_what_to_do_follows_from_the_verdicts() -> None:
-    assert steps(made(0)) == [f"Use the labels of the CSV. {WRONG}. {LIMIT}"]
+    assert steps(made(0)) == [f"Use the labels of the CSV. {WRONG}."]
     found = made(3)
     step, others = steps(found)
     assert step == "Have a person decide 3 inputs: those with a reason in the CSV (typicality of at most 0.05)."
-    assert others == f"Use the labels of the other 17 in the CSV. {WRONG}. {LIMIT}"
-    expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %). " + LIMIT
+    assert others == f"Use the labels of the other 17 in the CSV. {WRONG}."
+    expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %)."
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
@@ -165,8 +164,36 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
 
 def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     named = steps(replace(made(8), source="b c.csv", others=("b c",)))
-    assert named[0] == "If these inputs are of silo b c, predict with --silo 'b c'."
-    assert not any("--silo" in step for step in steps(replace(made(3), source="b c.csv", others=("b c",))))
+    assert named[0] == "If these inputs are of silo b c, predict with its model instead."
+    given = "caveat predict runs/x 'b c.csv' --silo VA --report new.html"
+    other = replace(made(8), source="b c.csv", others=("b c",), command=given)
+    assert command(other) == "caveat predict runs/x 'b c.csv' --silo 'b c' --report new.html"
+    page = Page(render(other)).text
+    assert page.index(command(other)) < page.index("The strangest inputs") < page.index(given)
+    known = replace(other, prediction=made(3).prediction)
+    assert command(known) == ""
+    assert not any("its model instead" in step for step in steps(known))
+
+
+def test_the_limit_of_the_runs_report_is_applied() -> None:
+    found = made(3)
+    total = found.prediction.uncertainty["total"]
+    limit = float(total.sort().values[-5])  # four inputs are above, none of them with an alarm
+    assert not any(doubtful and value > limit for doubtful, value in zip(found.doubtful, total, strict=True))
+    limited = replace(found, limit=limit, tested=(7, 323))
+    assert sum(limited.referred) == 7
+    text = "A person decides 7 of 20 inputs (4 above the report's limit, 3 unfamiliar), the model 13."
+    assert sorted(sentence(limited).striptags().split()) == sorted(text.split())
+    person, others = steps(limited)
+    assert person == (
+        "Have a person decide 7 inputs: 3 with a reason in the CSV (typicality of at most 0.05) and 4 with "
+        f"total_uncertainty above {limit:.3g}."
+    )
+    told = f"of all silos' test inputs up to {limit:.3g}, 7 of 323 were (2.2 %, 95 % interval 1.1 % to 4.4 %)."
+    assert others == f"Use the labels of the other 13 in the CSV. {WRONG}: {told}"
+    only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
+    assert only == f"Have a person decide 4 inputs: 4 with total_uncertainty above {limit:.3g}."
+    assert "the 12 without an alarm" in sentence(replace(made(8), limit=limit)).striptags()
 
 
 def test_shifted_columns_come_first_and_no_probability_is_rounded_to_one() -> None:
@@ -217,7 +244,7 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     assert ("Do not rely on these" in said) == ("Check units" in todo[0]) == unlike
     assert unlike == (bool(columns) or (low >= 8 and found.prediction.ranked_among == 99))
     assert any("not finite" in step for step in todo) == bool(undefined)
-    assert (todo == [f"Use the labels of the CSV. {WRONG}. {LIMIT}"]) == (
+    assert (todo == [f"Use the labels of the CSV. {WRONG}."]) == (
         all(line.kind == "good" for line in lines) and low == 0
     )
     doubtful = sum(found.doubtful)

@@ -1,5 +1,7 @@
 """Commands on finished runs: `caveat predict`, `caveat evaluate`, `caveat export`, `caveat join`, `caveat report`."""
 
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +60,8 @@ def predict(
         page = predicted_inputs(prediction, found, finished, silo, inputs)
         typer.echo(sentence(page).striptags(), err=True)
         if report is not None:
-            page = replace(page, cells=table_cells(finished, silo, inputs))
+            command = shlex.join(["caveat", *sys.argv[1:]])
+            page = replace(page, cells=table_cells(finished, silo, inputs), command=command)
             write_file(render(page), report, "--report")
 
 

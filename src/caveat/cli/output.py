@@ -172,9 +172,10 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
 
     others = [name for name in run.preparation.names if name != silo]
     summary = record_of(run.folder / "summary.json", Summary)  # a silo's own copy of a federation's model has none
+    tested, limit = (None, None) if summary is None else _tested(summary, silo)
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
-        found.files, others, None if summary is None else _wrong_of(summary.silos, silo),
+        found.files, others, tested, limit,
     )  # fmt: skip
 
 
@@ -188,6 +189,21 @@ def table_cells(run: Run, silo: str, source: str) -> dict[str, list[str]]:
     path = locate(source)
     sheet = read_sheet(path, run.preparation.encoders[silo].csv_format.of(path.stem, silo).separator)
     return {name: list(map(str, sheet.verbatim(name))) for name in sheet.columns}
+
+
+def _tested(summary: Summary, silo: str) -> tuple[tuple[int, int] | None, float | None]:
+    """Return the numbers of wrong and of answered test inputs: of all silos up to the uncertainty above which the run's
+    report refers inputs to a person, with this limit, or of the silo without one."""
+    from ..html.run.advice import deferred
+
+    curve, inputs = summary.risk_coverage, sum(each.n_test or 0 for each in summary.silos)
+    answers_all = all(each.test.coverage in (None, 1.0) for each in summary.silos)
+    found = deferred(curve) if curve and answers_all else None
+    if found is None or found[2] is None:
+        return _wrong_of(summary.silos, silo), None
+    coverage, risk, limit = found
+    answered = round(coverage * inputs)
+    return (round(risk * answered), answered), float(f"{limit:.3g}")
 
 
 def _wrong_of(silos: Sequence[SiloRecord], name: str) -> tuple[int, int] | None:

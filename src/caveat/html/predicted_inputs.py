@@ -41,7 +41,11 @@ class PredictedInputs:
     others: Sequence[str] = ()
     """The other silos of the run."""
     tested: tuple[int, int] | None = None
-    """Wrong and answered test inputs of the silo in the run; None for a quantity or a time."""
+    """Wrong and answered test inputs of the silo in the run or, with a limit, of all silos' test inputs up to it; None
+    for a quantity or a time."""
+    limit: float | None = None
+    """The total uncertainty above which the run's report refers inputs to a person; None without one."""
+    command: str = ""
 
     @cached_property
     def reasons(self) -> list[Reason]:
@@ -55,6 +59,13 @@ class PredictedInputs:
     def doubtful(self) -> list[bool]:
         """Whether an input is abstained from or has a reason not to rely on its label."""
         return [bool(reason) or not known for reason, known in zip(self.reasons, self.answered, strict=True)]
+
+    @cached_property
+    def referred(self) -> list[bool]:
+        """Whether a person decides an input: it is doubtful, or above the limit."""
+        limit = math.inf if self.limit is None else self.limit
+        over = (self.prediction.uncertainty["total"] > limit).tolist() if limit < math.inf else self.doubtful
+        return [either or other for either, other in zip(self.doubtful, over, strict=True)]
 
     @cached_property
     def ranked_among(self) -> int:

@@ -1,7 +1,6 @@
 """The page of predictions for new inputs: decisions, p-values beside those of the silo's own inputs, and examples."""
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -11,6 +10,7 @@ from ..core import Decision, Reason
 from ..core.text import count, decimal, initial, listed, percent, plain, plural, probability, tick
 from ..uncertainty.statistical_tests import wilson
 from . import svg, templates
+from .commands import changed
 from .diagrams import histogram_bars
 from .predicted_inputs import PredictedInputs
 from .svg import Chart
@@ -51,6 +51,13 @@ _WHY = {
 _ALARMS = (Reason.UNFAMILIAR, Reason.NOVEL, Reason.UNSURE)
 
 
+def command(found: PredictedInputs) -> str:
+    """Return the command for the silo after which the file is named; "" if this silo is not another one."""
+    stem = found.source.rpartition(".")[0]
+    named = found.command and found.all_unlike and stem in found.others
+    return changed(found.command, {"--silo": stem}) if named else ""
+
+
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
     by = ("narrowest", "widest") if "high" in found.figures else ("least uncertain", "most uncertain")
@@ -61,6 +68,7 @@ def render(found: PredictedInputs) -> str:
         sentence=sentence(found),
         lines=lines,
         steps=next_steps(found, lines),
+        command=command(found),
         strips=_strips(found),
         shifted=_shifted(found),
         answers=_answers(found),
@@ -77,8 +85,10 @@ def sentence(found: PredictedInputs) -> Markup:
         also = f", also the {n - doubtful:,} without an alarm" if 0 < doubtful < n else ""
         text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}{}.")
         return text.format(plural(n, "prediction"), _mostly_missing(found), also)
+    doubtful, over = sum(found.referred), sum(found.referred) - doubtful
     why = Counter(reason.name.lower() for reason in found.reasons if reason)
-    told = f" ({', '.join(f'{number:,} {reason}' for reason, number in why.most_common())})"
+    why["above the report's limit"] += over
+    told = f" ({', '.join(f'{number:,} {reason}' for reason, number in why.most_common() if number)})"
     if found.alarms is None:
         text = Markup("<b>{}</b> predicted; nothing says whether they are like the silo's own{}.")
         return text.format(plural(n, "input"), f"; a person decides {doubtful:,}{told}" if doubtful else "")
@@ -131,12 +141,12 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
 
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     """Return what to do now after these verdicts: check the inputs, leave some to a person, or use the answers."""
-    n, doubtful = len(found.prediction), sum(found.doubtful)
+    n, doubtful = len(found.prediction), sum(found.referred)
     checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
     steps = [f"Check {checked} before you rely on any prediction."] * found.all_unlike
     if found.all_unlike and (stem := found.source.rpartition(".")[0]) in found.others:
-        steps.insert(0, f"If these inputs are of silo {plain(stem)}, predict with --silo {shlex.quote(stem)}.")
+        steps.insert(0, f"If these inputs are of silo {plain(stem)}, predict with its model instead.")
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     if found.all_unlike:
@@ -145,7 +155,11 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
         rules += [_WHY[reason] for reason in dict.fromkeys(found.reasons) if _WHY[reason] and reason not in _ALARMS]
         rule = f" ({' or '.join(rules)})" * bool(rules)
-        steps.append(f"Have a person decide {plural(doubtful, 'input')}: those with a reason in the CSV{rule}.")
+        given = sum(found.doubtful)
+        which = "those" if doubtful == given else f"{given:,}"
+        told = [f"{which} with a reason in the CSV{rule}"] * (given > 0)
+        told += [f"{doubtful - given:,} with total_uncertainty above {found.limit or 0:.3g}"] * (doubtful > given)
+        steps.append(f"Have a person decide {plural(doubtful, 'input')}: {' and '.join(told)}.")
     unknown = any(line.kind != "good" for line in lines)
     if found.all_unlike or found.undefined or doubtful == n or (steps and unknown):
         return steps
@@ -155,17 +169,16 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
 
 
 def _expected(found: PredictedInputs) -> str:
-    """Return how many of the silo's answered test inputs were wrong, and that a limit of uncertainty is not applied."""
+    """Return how many of the answered test inputs were wrong."""
     told = "Without an alarm, a prediction can still be wrong"
     if found.tested and found.tested[1]:
         wrong, of = found.tested
         low, high = wilson(wrong, of)
-        told += f": of the silo's answered test inputs, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval "
-        told += f"{percent(low)} to {percent(high)})"
-    limit = (
-        " If the run's report advises a limit of total_uncertainty, apply it too: these decisions do not include it."
-    )
-    return f"{told}.{limit * (not found.figures)}"
+        limit = "" if found.limit is None else f"{found.limit:.3g}"
+        whose = f"all silos' test inputs up to {limit}" if limit else "the silo's answered test inputs"
+        told += f": of {whose}, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval {percent(low)} to "
+        told += f"{percent(high)})"
+    return f"{told}."
 
 
 def _strips(found: PredictedInputs) -> list[Chart]:
@@ -222,7 +235,7 @@ def _answers(found: PredictedInputs) -> Table | None:
     if found.figures:
         return _quantiles(found)
     labels = [found.label(i) for i in range(len(found.prediction))]
-    unlike, pairs = found.all_unlike, Counter(zip(labels, found.doubtful, strict=True))
+    unlike, pairs = found.all_unlike, Counter(zip(labels, found.referred, strict=True))
     names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
     model = [0 if unlike else pairs[name, False] for name in names]
     person = [pairs[name, True] + unlike * pairs[name, False] for name in names]
@@ -292,7 +305,7 @@ def _share(probability: float) -> str:
 
 
 def _decider(found: PredictedInputs, i: int) -> str:
-    if found.all_unlike or found.doubtful[i]:
+    if found.all_unlike or found.referred[i]:
         return "a person"
     return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
 

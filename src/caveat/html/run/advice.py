@@ -9,6 +9,7 @@ from markupsafe import Markup
 from ...core.text import duration, joined, listed, percent
 from ...files import RunFolder
 from ...files.schema import NOBODY, WarningRecord
+from ...files.schema.summary import Selective
 from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot
 from ..templates import Statement
@@ -288,13 +289,10 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     inputs = sum(silo.n_test or 0 for silo in run.silos)
-    coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
-    if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
+    if found := deferred(curve):
+        coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)
-        limits = dict(zip(curve.coverage, curve.max_uncertainty, strict=False))
-        which = (
-            f"above {limits[coverage]:.3g}" if coverage in limits else f"among the largest {percent(1 - coverage, 0)}"
-        )
+        which = f"above {limit:.3g}" if limit is not None else f"among the largest {percent(1 - coverage, 0)}"
         said = Markup(
             "Have a person decide inputs with <code>total_uncertainty</code> {}{}. Of the others by uncertainty, "
         )
@@ -306,6 +304,16 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         text = "Use at most the most certain {} of all silos' inputs: of these {}, compared with {} of all."
         return Markup(text).format(percent(coverage, 0), of, percent(errors))
     return None
+
+
+def deferred(curve: Selective) -> tuple[float, float, float | None] | None:
+    """Return the share of inputs that a person need not decide, their error rate, and their largest uncertainty, None
+    if unknown; None if leaving the others to a person spares few errors."""
+    points = zip(curve.coverage, curve.risk, strict=True)
+    coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT), default=(0.0, 0.0))
+    if abs(coverage - _LEFT) > 0.05 or curve.risk[-1] - risk < max(_SPARED, _SHARE_SPARED * curve.risk[-1]):
+        return None
+    return coverage, risk, dict(zip(curve.coverage, curve.max_uncertainty, strict=False)).get(coverage)
 
 
 def _or_alarm(run: RunFolder, uncertain: int) -> str:
