@@ -62,7 +62,7 @@ ROWS = {
     "fedavg": Row("fedavg", LINEAR, sgd(0.1)),
     "fedavg, plain sgd": Row("fedavg", LINEAR, sgd(0.1, 0)),
     "fedprox": Row("fedprox", LINEAR, sgd(0.1)),
-    "fedavg, normalised head": Row("fedavg", NORMED, sgd(0.03)),
+    "fedavg, normalized head": Row("fedavg", NORMED, sgd(0.03)),
     "fedbn": Row("fedbn", NORMED, sgd(0.03)),
     "scaffold": Row("scaffold", LINEAR, sgd(0.1, 0)),
     "moon": Row("moon", ADAPTER, sgd(0.03)),

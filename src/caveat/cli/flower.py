@@ -106,7 +106,7 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
 
 @flower.command()
 def delete_data(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION, or STATE for all in it.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION, or STATE for all federations.")],
 ) -> None:
     """Delete the rows that a silo has stored for a federation, and the features of its inputs.
 

@@ -103,8 +103,8 @@ def own_parts(pool: Pool) -> tuple[Index, Index]:
     train, test = np.unique(pool.groups[: pool.development]), np.unique(pool.groups[pool.development :])
     if len(both := np.intersect1d(train, test)):
         raise DataError(
-            f"{_named(pool)}: {len(both)} groups are in both the training and the test part, expected each in one of "
-            "them: pass all samples as one part, from which splits are drawn by group"
+            f"{_named(pool)}: {len(both)} groups are in both the training and the test part; expected each group in "
+            "one part. Pass all samples as one part, and caveat draws the splits by group"
         )
     return train, test
 

@@ -204,7 +204,7 @@ def _check_input(shape: Sequence[int], columns: Sequence[str]) -> None:
 
 def _check_categories(categories: Sequence[tuple[str, ...]]) -> None:
     if sum(map(len, categories)) > 10 * MOST:
-        raise DataError(f"more than {10 * MOST} categories in all columns")
+        raise DataError(f"more than {10 * MOST} categories in all columns together")
 
 
 def _distinct(what: str, names: Sequence[str]) -> None:

@@ -258,7 +258,7 @@ class Guaranteed(Wrapper):
         return policy_counts(rank.get(local), rank.get(federation), wrong.get(local), wrong.get(federation))
 
     def limits(self, counts: Tensor, totals: Tensor, promises: Tensor) -> Tensor:
-        """Return (R,) the largest limits that pass the tests of counts (R, 2, J), 0 for none."""
+        """Return the largest limits (R,) that pass the tests of counts (R, 2, J), 0 where no limit passes."""
         found = [self.guarantee(each, int(n), promises).limit for each, n in zip(counts, totals, strict=True)]
         return torch.tensor([limit or 0.0 for limit in found], dtype=torch.float64)
 

@@ -225,7 +225,7 @@ def _groups(files: Sequence[Path], pattern: str) -> list[str]:
     for file in files:
         match = searched.search(file.name)
         if match is None or not match[1]:
-            raise DataError(f"{file}: the file's name has no group, expected a match of data.groups = {pattern!r}")
+            raise DataError(f"{file}: the file name contains no group; expected a match of data.groups = {pattern!r}")
         found.append(match[1])
     return found
 

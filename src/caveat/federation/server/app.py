@@ -204,11 +204,11 @@ class Past:
     trained: bool = False
     """Whether it trained with the others, or has finished joining."""
     last_trained: int = NEVER
-    """The last training round among these."""
+    """The last training round in `done`, or NEVER."""
 
     @property
     def last(self) -> int:
-        """Where it continues joining: after the last training round that it ran alone, and the rounds after it."""
+        """The round after which the silo continues joining: its last round, or NEVER if it has not trained alone."""
         return NEVER if self.last_trained == NEVER else self.done[-1]
 
     def add(self, t: int, trains: bool) -> None:

@@ -119,7 +119,7 @@ def in_words(stream: str) -> str:
 
 
 def foreign(summary: Summary) -> dict[str, Shares]:
-    """Return the shares by stream of inputs that silos do not know."""
+    """Return the shares of each stream of inputs that silos do not know."""
     return {name: each for name, each in shares_of(summary).items() if name in foreign_streams(summary)}
 
 
