@@ -68,7 +68,9 @@ def test_groups_are_checked_before_images_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["^(q[0-9]+)_", "_(x*)"])
 def test_an_image_without_a_group_is_named(tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(DataError, match=r"p00_0\.png: the file name contains no group; expected a match of data\.groups"):
+    with pytest.raises(
+        DataError, match=r"p00_0\.png: the file name contains no group; expected a match of data\.groups"
+    ):
         load(DataSettings(source=f"images:{folder_of(tmp_path)}", groups=pattern), 0)
 
 

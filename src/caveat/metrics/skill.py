@@ -29,7 +29,7 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
     """Return the comparisons (3,) float64 of the predictions of N inputs with labels, all 0 for N = 0.
 
     agreement: correct predictions, compared with permuted labels. ranking: pairs of an input of a class and an input of
-    another class that the class's probability ranks correctly (a tie counts half), over all classes (of two classes, for
+    another class that the class's probability ranks correctly (ties count half), over all classes (of two classes, for
     the second). predictable: the same for training inputs, ranked by a ridge classifier fitted to the other half.
     errors: pairs of a wrong and a correct prediction in which the wrong one has the higher total uncertainty. majority:
     of the inputs for which either only the prediction or only the most frequent class of `train` is right, how many the
