@@ -11,8 +11,8 @@ WIDTH = 120
 BESIDE = "worst silo"
 """The heading of a column that belongs to the column before it."""
 ITEM = re.compile(r"(\s*)([-*]|\d+\.) ")
-MARKS = re.compile(r" (?=(?:[-+*>#=|]+|\d+[.)])(?: |$))")
-"""A space before what would be a list, a quotation or a heading at the beginning of a line."""
+MARKS = re.compile(r" (?=%|(?:[-+*>#=|]+|\d+[.)])(?: |$))")
+"""A space before what would be a comment (%), a list, a quotation or a heading at the beginning of a line."""
 KEPT = "\0"
 """Stands for a space at which no line ends."""
 

@@ -70,6 +70,12 @@ def test_lines_end_at_120_characters(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_no_line_begins_with_a_percent_sign(page: str) -> None:
+    """MyST takes such a line for a comment, so the site would lack it."""
+    assert re.findall(r"^\s*%.*", re.sub(FENCED, "", (ROOT / page).read_text()), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     for path, anchor in [*LINK.findall(text), *DEFINED.findall(text)]:
@@ -173,14 +179,14 @@ def test_costs_that_are_too_wide_are_shown_by_setting() -> None:
 
 
 def test_prose_is_wrapped_and_still_says_the_same() -> None:
-    item = "- " + "UEFL > FedAvg, `a command with spaces` - and 12. what follows; " * 6
+    item = "- " + "UEFL > FedAvg, `a command with spaces` - and 12. what follows 5 % of it; " * 6
     text = f"{'word ' * 40}\n\n{item.strip()}\n  goes on\n\n```\n{'code ' * 40}\n```\n\n# {'a heading ' * 20}"
     found = wrapped(text)
     assert found.split() == text.split()
     assert wrapped(found) == found
     prose = found.split("```")[0].split("\n")
     assert max(map(len, prose)) <= WIDTH
-    assert not [line for line in prose if re.match(r"\s+([->+*]|\d+\.) ", line)]
+    assert not [line for line in prose if re.match(r"\s*%|\s+([->+*]|\d+\.) ", line)]
     assert found.split("```")[1] == text.split("```")[1]
 
 

@@ -291,8 +291,8 @@ class Privacy:
     noise_multiplier: Annotated[float, Field(ge=0, le=LARGE)] | None = None
     """Noise multiplier: standard deviation of the noise in a round's sum, divided by `clip_norm` (1 by default)."""
     where: Literal["silo", "sum"] | None = None
-    """sum: with federation.secure, the smallest sum that can be opened has all of the noise, also without the noise of
-    one of its silos; silo (default): the sum over all silos of a round has it."""
+    """sum: with federation.secure, the smallest sum that can be unmasked has all of the noise, even without the
+    noise of one of its silos; silo (default): the sum over all silos of a round has it."""
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The delta for which epsilon is reported (0.00001 by default)."""
 
