@@ -332,39 +332,6 @@ def test_a_model_is_called_collapsed_only_beyond_chance(tmp_path: Path) -> None:
     assert "it predicts class a for nearly every input" in nearly
 
 
-def test_a_global_model_that_is_as_accurate_without_abstaining_is_advised(tmp_path: Path) -> None:
-    folder = decided_run(tmp_path / "run")
-    assert "with the global model" not in advice(told(folder))
-    content = json.loads((folder / "summary.json").read_text())
-    content["models"]["global"] |= {
-        "worst": {"accuracy": 0.94}, "pooled": {"accuracy": 0.97}, "silos": 2,
-    }  # fmt: skip
-    content["models"]["switch"]["pooled"]["accuracy"] = 0.92
-    write_json(folder / "summary.json", content)
-    assert advice(told(folder)) == (
-        "Have a person decide inputs with an alarm or without an answer, and give a silo only inputs of kinds that it "
-        "has trained on. "
-        "Answer all inputs with the global model: 97.0 % of all silos' test inputs are right without abstaining, and "
-        "95.0 % of the run's answers; at least 94.0 % at each silo; of ood_local 50.0 %. These answers have no "
-        "guarantee."
-    )
-    content["guarantee"]["risk"] = 0.05  # the interval of 3 % of 200 inputs reaches 6.4 %
-    write_json(folder / "summary.json", content)
-    assert "with the global model" not in advice(told(folder))
-
-
-def test_a_few_answers_are_not_compared_with_those_of_the_global_model(tmp_path: Path) -> None:
-    folder = decided_run(tmp_path / "run")
-    content = json.loads((folder / "summary.json").read_text())
-    for models in (content["models"], content["streams"]["ind"]["models"]):
-        models["global"] = {name: {"accuracy": 0.97} for name in ("mean", "worst", "pooled")}
-        models["switch"]["pooled"] = {"accuracy": 0.5, "coverage": 0.03, "answered_accuracy": 0.9}
-    content["pooled"] = {"accuracy": 0.5, "coverage": 0.03, "answered_accuracy": 0.9}
-    del content["guarantee"]
-    write_json(folder / "summary.json", content)
-    assert "with the global model" not in advice(told(folder))
-
-
 def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
     content = json.loads((folder / "summary.json").read_text())

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from ...core.text import duration, joined, listed, percent
 from ...files import RunFolder
-from ...files.schema import NOBODY, WarningRecord
+from ...files.schema import WarningRecord
 from ...files.schema.summary import Selective
 from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot
@@ -26,7 +26,6 @@ from .classification import (
     without_gain,
 )  # fmt: skip
 from .confidence import LEVEL, Confidence
-from .decisions import CHOSEN
 from .familiarity import promised
 from .guarantee import exceeding, foreign_streams, kept
 from .incidents import varied
@@ -38,7 +37,7 @@ _SPARED = 0.005
 _SHARE_SPARED = 0.15
 """Minimum share of errors avoided for this sentence."""
 _ENOUGH = 100
-"""Minimum number of test inputs behind advice on the most certain or on the answered ones."""
+"""Minimum number of test inputs behind advice on the most certain ones."""
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 _MOST_STEPS = 4
@@ -71,12 +70,11 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     if doubt := _retest(run, alarms):
         steps = [*_where_not(run, *gained), *doubt]
     else:
-        instead = _global_instead(run)
         test = kept(run.summary) if run.summary else None
         few = bool(test and 0 < test.answered < test.inputs)
         unknown = _not_foreign(run, outside, few)
-        steps = [*_where_not(run, *gained), unknown, instead, _above_at(run), _calibrating(run, found)]
-        steps += [None if instead or (few and unknown) else _leaving(run, alarms), alone]
+        steps = [*_where_not(run, *gained), unknown, _above_at(run), _calibrating(run, found)]
+        steps += [None if few and unknown else _leaving(run, alarms), alone]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
         told = not alarms or doubt or any(" alarm" in step for step in found_steps)
@@ -227,38 +225,12 @@ def _code(command: str) -> Markup:
     return Markup("<code>{}</code>").format(Markup(" ").join(Markup("<b>{}</b>").format(w) for w in command.split(" ")))
 
 
-def _global_instead(run: RunFolder) -> Markup | None:
-    """Return advice to answer all inputs with the global model, if this is as accurate as the run's answers and, beyond
-    chance, more accurate than the run's predictions of all inputs and than a guarantee of the run."""
-    models, test = (run.summary.models, kept(run.summary)) if run.summary else ({}, None)
-    alone, chosen = (models[name].pooled.accuracy if name in models else None for name in ("global", CHOSEN))
-    if run.summary is None or test is None or test.answered < _ENOUGH or alone is None or chosen is None:
-        return None
-    if models["global"].silos not in (None, len(run.silos)):
-        return None
-    if alone < 1 - (test.risk or 0.0) or alone <= wilson(round(chosen * test.inputs), test.inputs)[1]:
-        return None
-    promise = run.summary.guarantee
-    if promise and wilson(round((1 - alone) * test.inputs), test.inputs)[1] > promise.risk:
-        return None
-    text = f"Answer all inputs with the global model: {percent(alone)} of all silos' test inputs "
-    text += f"are right without abstaining, and {percent(1 - test.wrong / test.answered)} of the run's answers"
-    worst = models["global"].worst.accuracy
-    text += f"; at least {percent(worst)} at each silo" if worst is not None and len(run.silos) > 1 else ""
-    text += "".join(
-        f"; of {name} {percent(stream.models['global'].pooled.accuracy)}"
-        for name, stream in foreign_streams(run.summary).items() if name != NOBODY and "global" in stream.models
-    )  # fmt: skip
-    text += ". These answers have no guarantee" if promise else ""
-    return Markup("{}.").format(text)
-
-
 def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
     """Return advice if confidence is miscalibrated; None otherwise."""
     if found is None or run.summary is None or found.p >= LEVEL:
         return None
     if not found.over and _tempered(run):
-        return Markup("Read its confidence as too low: {}.").format(found.found[0].text)
+        return Markup("Read its confidence as too low.")
     if found.kind != "bad" and found.over:
         return None
     if not _tempered(run):

@@ -216,9 +216,9 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
         head, rest, kind = "It is right no more often than the most frequent class", counts, "bad"
     elif not whole.beaten:
         head, rest, kind = "Cannot say whether it is better than the most frequent class", counts, "unknown"
-    elif most_inputs(run) < FEWEST:
+    elif (most := too_few(run)) and len(known) > 1:
         head, kind = "Better than the most frequent class in all silos together", "good"
-        rest = f"{counts}; single silos, with at most {plural(most_inputs(run), 'input')} each, cannot be judged"
+        rest = f"{counts}; single silos, with at most {plural(most, 'input')} each, cannot be judged"
     elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.clearly_blind]:
         blind = "" if all(each.behind for _, each, _ in known if each.clearly_blind) else ", or blind to a class,"
         head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"
@@ -229,13 +229,14 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     return kind, Markup("<b>{}</b>{}.").format(head, rest)
 
 
-FEWEST = 20
+_FEWEST = 20
 """Number of test inputs below which the 95 % interval of a silo's accuracy can be wider than 40 points."""
 
 
-def most_inputs(run: RunFolder) -> int:
-    """Return the largest number of test inputs of a silo."""
-    return max((silo.n_test or 0 for silo in run.silos), default=0)
+def too_few(run: RunFolder) -> int:
+    """Return the largest number of test inputs of a silo if no silo has enough to be judged; else 0."""
+    most = max((silo.n_test or 0 for silo in run.silos), default=0)
+    return most if most < _FEWEST else 0
 
 
 def majority_share(run: RunFolder) -> float | None:

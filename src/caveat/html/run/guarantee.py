@@ -219,7 +219,8 @@ def promise(run: RunFolder) -> Promise | None:
     test = kept(run.summary)
     promised = f"Promised: at most {100 * found.risk:.6g} % errors among answers, at "
     promised += f"{100 * found.confidence_level:.6g} % confidence. Found: {_wrong(test) if test else 'not tested'}."
-    said = " ".join(filter(None, [_tested(found, test), _ABOUT, outside]))
+    about = _ABOUT.format(", hence the weights" if test and test.weighted else "")
+    said = " ".join(filter(None, [_tested(found, test), about, outside]))
     alarm = bool(outside) or (test is not None and test.missed(found.risk))
     return Promise(_unbroken(promised), _unbroken(said), alarm)
 
@@ -301,7 +302,9 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-_ABOUT = "It is about inputs like the calibration inputs of all silos together: no single silo, no foreign inputs."
+_ABOUT = (
+    "It covers inputs like the calibration inputs, in their mixture of silos{}: no single silo, no foreign inputs."
+)
 
 
 def _answered(test: Kept) -> str:

@@ -70,7 +70,7 @@ def _figure(
 ) -> Chart:
     title, write, write_tick = _METRICS[metric]
     mean, (low, high) = mean_line(points), spread(points)
-    compared, events = comparisons(run), [_event(at, list(silos)) for at, silos in grown.items()]
+    events = [_event(at, list(silos)) for at, silos in grown.items()]
     others = {name: mean_line(_points(other.curve_rows, metric)) for name, other in _with_rows(run).items()}
     lines = [svg.Line(mean, 0, f"mean: {write(mean[-1][1])} at the end", marked=mean[-1:])] if mean else []
     lines += [
@@ -84,7 +84,6 @@ def _figure(
     frame = svg.round_frame(rounds, (y_ticks[0], y_ticks[-1]), top=10 + _LINE * depth)
     drawn = [svg.band(frame, low, high, 0, "")]
     drawn += [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
-    drawn += [_mark(frame, event) for event in compared if min(rounds) <= event[0] <= max(rounds)]
     drawn += [svg.draw(frame, each) for each in lines]
     whose = f", of {model}" if (model := _model_of(run)) else ""
     most = f"{percent(1 - 2 * _TAIL, 0)} of" if len(points) > _FEW else "all"
@@ -92,7 +91,6 @@ def _figure(
     scaled = metric == "accuracy" and run.summary and run.summary.temperature
     caption += ", as trained, before temperature scaling" * bool(scaled)
     caption += ". A vertical rule marks where silos received private codewords." if grown else "."
-    caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
     told = f", from {write(mean[0][1])} to {write(mean[-1][1])} in the mean" if mean else ""
     label = f"{title} per round of {len(points)} silos{told}"
     y_written = svg.written(y_ticks, write_tick)
@@ -128,21 +126,6 @@ def _rule(frame: svg.Axes, event: Event, level: int) -> Markup:
     left_half = x < frame.left + frame.width / 2
     label = svg.text(x + (4 if left_half else -4), y, event[1], "start" if left_half else "end", "note")
     return svg.line((x, y - 9), (x, frame.bottom), "event") + label
-
-
-def _mark(frame: svg.Axes, event: Event) -> Markup:
-    x, y = frame.x(event[0]), frame.bottom
-    return svg.group(event[1], svg.polygon([(x, y - 1), (x + 5, y + 7), (x - 5, y + 7)], "compared"))
-
-
-def comparisons(run: RunFolder) -> list[Event]:
-    """Return the rounds in which the server compared silos with a threshold, and its measurements."""
-    milestones = run.summary.milestones if run.summary else []
-    return [
-        (int(at), ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None))
-        for found in milestones
-        if (at := found.get("round")) is not None and found.get("threshold") is not None
-    ]
 
 
 def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:

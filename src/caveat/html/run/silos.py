@@ -15,17 +15,7 @@ from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named
 from ..svg import Chart, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
-from .classification import (
-    ALONE,
-    FEWEST,
-    MOST_ROWS,
-    Judged,
-    Ranged,
-    judged,
-    judged_together,
-    most_inputs,
-    without_gain,
-)  # fmt: skip
+from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together, too_few, without_gain
 from .guarantee import Kept, exceeding, kept_by
 from .silo_metrics import METRICS, metric_table
 
@@ -133,7 +123,7 @@ def silo_section(run: RunFolder) -> SiloSection | None:
     caption += "inputs, lowest first"
     if any(row.of.majority and row.of.majority.share >= _least(top) for row in top):
         caption += "; a tick marks their most frequent class as the only prediction"
-    if 0 < (most := most_inputs(run)) < FEWEST:
+    if most := too_few(run):
         caption = f"With at most {plural(most, 'input')} each, single silos cannot be judged. {caption}"
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
@@ -157,7 +147,7 @@ def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bo
     columns = [
         each._replace(cells=[*each.cells, *ends.get(each.header, ("", ""))]) if footer else each for each in found
     ]
-    few = most_inputs(run) < FEWEST  # which show nothing of a single silo
+    few = too_few(run)  # inputs, which show nothing of a single silo
     texts = [[cell.text if few and isinstance(cell, Cell) else cell for cell in each.cells] for each in columns]
     made = [column(each.header, cells, each.help, words=each.words) for each, cells in zip(columns, texts, strict=True)]
     return table(made, caption, [row.silo.name for row in rows], 2 if footer else 0)
@@ -201,11 +191,11 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
             "specificity", [_share(row.of.specificity) for row in rows], f"share of the others not called {positive}"
         ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
-        SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
+        SiloColumn("false alarms", [percent(silo.test.alarms) for silo in silos], "on a silo's own inputs"),
         SiloColumn(
-            "confidence",
+            "mean confidence",
             list(map(_sure, rows)),
-            "its mean; a triangle marks an ECE above chance and a confidence outside of the interval",
+            "a triangle marks an ECE above chance and a confidence outside of the interval",
         ),
         SiloColumn(
             "domain",
@@ -236,7 +226,7 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
         "sensitivity": (_mean_of(mean.sensitivity, [each.sensitivity for each in judged(run)]), sensitivity),
         "specificity": (_mean_of(mean.specificity, [each.specificity for each in judged(run)]), specificity),
         "AUROC": (decimal(mean.auroc, 2), ""),  # over silos with other thresholds and shares, it has no meaning
-        "alarms": (percent(mean.alarms), percent(pooled.alarms)),
+        "false alarms": (percent(mean.alarms), percent(pooled.alarms)),
         "wrong among answered": ("", _wrong_among(answers) if run.summary and run.summary.guarantee else ""),
         "abstains": ("", _abstains(1 - answers.answered / answers.inputs) if answers else ""),
     }
