@@ -221,7 +221,7 @@ def test_a_run_that_decides_prints_a_line_per_model_and_its_guarantee(decided: t
 def test_the_report_holds_what_a_run_decided(decided: tuple[Path, Result]) -> None:
     """The summary of a real run is read, key by key: what is missing would be left out without a word."""
     page = (decided[0] / "report.html").read_text()
-    shown = 'id="outcomes"', 'class="promise', ">abstained</th>", "Errors against answers", "dirichlet_entropy"
+    shown = 'id="outcomes"', 'class="promise', ">abstained</th>", "Errors by share answered", "dirichlet_entropy"
     for there in shown:
         assert there in page
     for there in (

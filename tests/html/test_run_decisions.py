@@ -217,7 +217,7 @@ def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
 
 
 def test_the_curve_of_errors_against_answers_ends_where_all_are_answered(page: str) -> None:
-    figure = page.split('<p class="title">Errors against answers</p>')[1].split("</figure>")[0]
+    figure = page.split('<p class="title">Errors by share answered</p>')[1].split("</figure>")[0]
     points = re.findall(r"[\d.]+,[\d.]+", figure.split('<polyline points="')[1].split('"')[0])
     assert len(points) == 3
     assert points[-1].startswith("464,")  # the frame's right end

@@ -63,7 +63,7 @@ def quantity_run(folder: Path, errors: list[float], alone: list[float], **more: 
 @pytest.mark.parametrize(
     ("errors", "alone", "said", "unsaid"),
     [
-        ([5, 6, 7], [8, 9, 10], "run FILE --silo 'silo 0'", "Compare both"),
+        ([5, 6, 7], [8, 9, 10], "run FILE --silo 'silo 0'", "Compare it"),
         ([5, 6, 7], [2.0, 3.1, 3.9], "Use training alone instead", "Predict new"),
         ([5, 6, 7], [1, 6, 9], "training alone has the lower error", "Use training alone"),
         ([5, 6, 11], [8, 9, 12], "Test it on more inputs of silo 2", "Use training alone"),

@@ -1,15 +1,14 @@
 """Alarms: false ones among a silo's own inputs, and detection of out-of-distribution inputs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.text import count, listed, percent, plural
+from ...core.text import listed, percent, plural
 from ...files import RunFolder
-from ...files.schema import NOBODY, SiloRecord, Stream
+from ...files.schema import SiloRecord
 from ...uncertainty.familiarity import least
 from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomial_tail
-from ..templates import Cell, Table, column, table, words
 from .guarantee import foreign_streams
 
 _ALARM = 0.05
@@ -22,12 +21,11 @@ _MOST = 6
 
 @dataclass(frozen=True)
 class Familiarity:
-    """False alarms among silos' own inputs, and alarms by stream of other inputs."""
+    """False alarms among silos' own inputs."""
 
     kind: str
     """Kind of the statement about false alarms."""
     text: str
-    table: Table | None
     able: bool
     """Whether any silo can raise an alarm."""
 
@@ -60,8 +58,8 @@ def familiarity(run: RunFolder) -> Familiarity | None:
         said += f" More than guaranteed, beyond chance over all silos: {listed(broken, _MOST)}."
     elif in_all:
         said += " These are more than guaranteed, beyond chance; test inputs may be unlike calibration inputs."
-    said += "" if foreign or not able else " Inputs that silos do not know were not tested (data.ood)."
-    return Familiarity("open" if mute or broken or in_all else kind, said, _table(foreign), able)
+    said += "" if foreign or not able else " Inputs that silos do not know were not tested (data.ood adds some)."
+    return Familiarity("open" if mute or broken or in_all else kind, said, able)
 
 
 def has_few(silo: SiloRecord, alarm: float) -> bool:
@@ -123,23 +121,3 @@ def _own_alarms(silos: Sequence[SiloRecord], alarm: float, excess: bool) -> tupl
     why = ", by no more than chance explains" * (above and not excess)
     said = f"False alarms: {percent(share)}{counts}, {'above' if above else 'within'} the expected limit of "
     return "unknown" if above else "good", f"{said}{100 * alarm:.3g} %{why}."
-
-
-def _table(foreign: Mapping[str, Stream]) -> Table | None:
-    """Return a row per stream: the shares with each alarm."""
-    found = {name: each for name, each in foreign.items() if each.chosen.pooled.alarms is not None}
-    if not found:
-        return None
-    nobody = [name == NOBODY for name in found]
-    answered = [
-        each.chosen.pooled.answered if alone else None for each, alone in zip(found.values(), nobody, strict=True)
-    ]
-    columns = [
-        words("inputs that silos do not know", list(found)),
-        column("inputs", [count(each.examples) for each in found.values()]),
-        column("unfamiliar", [percent(each.chosen.pooled.unfamiliar) for each in found.values()], "far from own data"),
-        column("novel", [percent(each.chosen.pooled.novel) for each in found.values()], "near no training input"),
-        column("unsure", [percent(each.chosen.pooled.unsure) for each in found.values()], "answers less certain"),
-        column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
-    ]
-    return table(columns, "Inputs that silos do not know: the shares with alarms.")

@@ -302,9 +302,7 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-_ABOUT = (
-    "It covers inputs like the calibration inputs, in their mixture of silos{}: no single silo, no foreign inputs."
-)
+_ABOUT = "It covers inputs like the calibration inputs, in their mixture of silos{}: no single silo, no foreign inputs."
 
 
 def _answered(test: Kept) -> str:

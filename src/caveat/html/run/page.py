@@ -184,7 +184,6 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "wrong_rows": wrong_rows(run.gallery) if run.gallery else None,
         "subgroups": subgroup_table(run),
         "outcomes": outcomes(run),
-        "alarms": first.alarms if first else None,
         "decisions": decisions(run),
         "curves": curves(run),
         "scatter": scatter(run.features, domains(run), len(run.silos)),

@@ -11,14 +11,14 @@ from markupsafe import Markup
 from ...core.text import decimal, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
-from ...uncertainty.statistical_tests import score_interval
+from ...uncertainty.statistical_tests import score_interval, wilson
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
-from ..templates import Statement, Table, worst_first
+from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
-from .decisions import OWN
+from .decisions import CHOSEN, OWN
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
@@ -104,7 +104,7 @@ def risk_coverage(run: RunFolder) -> Chart | None:
         caption += f" Diamond: the run's decisions, {percent(decided[0])} answered, {percent(decided[1])} of these "
         caption += f"wrong{weights}; decisions may use another score."
     return Chart(
-        "Errors against answers", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
+        "Errors by share answered", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
     )
 
 
@@ -128,8 +128,6 @@ class Trust:
 
     lines: Sequence[Statement]
     advice: Sequence[Markup]
-    alarms: Table | None
-    """Alarms on inputs that silos do not know."""
 
 
 def trust(run: RunFolder) -> Trust | None:
@@ -141,12 +139,12 @@ def trust(run: RunFolder) -> Trust | None:
     found = None if only else confidence(run)
     lines = [Statement(*based)] if based else []
     lines += [_confidence_line(found)] if found else []
-    lines += [outside] if outside else []
+    lines += [each for each in (outside, _single_model(run)) if each]
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
     if not lines and not steps:
         return None
-    return Trust(worst_first(lines), steps, familiar.table if familiar else None)
+    return Trust(worst_first(lines), steps)
 
 
 def _confidence_line(found: Confidence) -> Statement:
@@ -189,6 +187,31 @@ def _within(found: Confidence) -> str:
     few = len(found.judged) - len(enough)
     unknown = f"; {few:,} {'has' if few == 1 else 'have'} too few inputs" if few else ""
     return f", and within chance at {sum(not one.off for one in enough):,} of {plural(len(enough), 'silo')}{unknown}"
+
+
+def _single_model(run: RunFolder) -> Statement | None:
+    """Return that one model for all own inputs is right more often, beyond chance, than the run's choice of models, and
+    no less often than its answers."""
+    test, models = (kept(run.summary), run.summary.models) if run.summary else (None, {})
+    chosen = models[CHOSEN].pooled.accuracy if CHOSEN in models else None
+    if test is None or chosen is None or not test.answered:
+        return None
+    answers = 1 - test.wrong / test.answered
+    least = max(wilson(round(chosen * test.inputs), test.inputs)[1], answers)
+    found = {"The silos' local models are": "local", "The global model is": "global"}
+    shares = {
+        text: models[name].pooled.accuracy or 0.0
+        for text, name in found.items() if name in models and models[name].silos in (None, len(run.silos))
+    }  # fmt: skip
+    best = max(shares, key=shares.__getitem__, default="")
+    if not best or shares[best] <= least:
+        return None
+    text = "<b>{} better on own inputs</b>: right for {}, the run's choice of models for {} ({} of its answers)."
+    text += _ALWAYS if found[best] == "local" else ""
+    return Statement("open", Markup(text).format(best, *map(percent, (shares[best], chosen, answers))))
+
+
+_ALWAYS = " <code>uncertainty.policy = &quot;always&quot;</code> answers every input with them, also foreign ones."
 
 
 def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
