@@ -14,6 +14,7 @@ from html_page import Page
 from markupsafe import Markup
 from scipy.stats import betabinom
 
+from caveat.cli.output import known_errors
 from caveat.files import read_run
 from caveat.files.schema import Metrics, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
@@ -215,6 +216,10 @@ def test_what_is_left_to_a_person_is_said_where_it_spares_much(tmp_path: Path, r
     folder = confident_run(tmp_path / "run", RIGHT, off=0, temperature=True)
     curve = {"coverage": [0.5, 0.9, 1.0], "risk": risk, "max_uncertainty": [0.1, 0.321, 2.3]}
     assert advice(told(change(folder, risk_coverage=curve))) == said
+    summary = read_run(folder).summary
+    assert summary is not None
+    known = ((3, 324), 0.321) if "above 0.321" in said else ((1, 40), None)
+    assert known_errors(summary, "silo-0") == known  # a page of predictions applies the same limit
     del curve["max_uncertainty"]
     without = advice(told(change(folder, risk_coverage=curve)))
     assert without == said.replace("above 0.321", "among the largest 10 %")

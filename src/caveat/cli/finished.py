@@ -36,9 +36,10 @@ def predict(
     abstain: do not rely on the label) and the reason not to rely on the label. With uncertainty.set_coverage, it also
     has the prediction set. For tables, it also has the column of data.groups, if declared, and warnings about the row
     and about the table as a whole in the column input_note; for images, it also has the file name. The command prints
-    how many inputs a person and the model decide, by reason, and warnings about the run's result. With --report, it
-    also writes a page: the decisions, the p-values next to the p-values of the silo's own inputs, the most unusual
-    inputs with their values (for a quantity also the narrowest and the widest intervals), and columns that shifted.
+    how many inputs a person and the model decide, by reason and by the limit of uncertainty that the run's report
+    advises, and warnings about the run's result. With --report, it also writes a page: the decisions, the p-values next
+    to the p-values of the silo's own inputs, the most unusual inputs with their values (for a quantity also the
+    narrowest and the widest intervals), and columns that shifted.
     """
     with reported(named=True):
         from ..api import load

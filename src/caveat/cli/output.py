@@ -172,7 +172,7 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
 
     others = [name for name in run.preparation.names if name != silo]
     summary = record_of(run.folder / "summary.json", Summary)  # a silo's own copy of a federation's model has none
-    tested, limit = (None, None) if summary is None else _tested(summary, silo)
+    tested, limit = (None, None) if summary is None else known_errors(summary, silo)
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
         found.files, others, tested, limit,
@@ -191,7 +191,7 @@ def table_cells(run: Run, silo: str, source: str) -> dict[str, list[str]]:
     return {name: list(map(str, sheet.verbatim(name))) for name in sheet.columns}
 
 
-def _tested(summary: Summary, silo: str) -> tuple[tuple[int, int] | None, float | None]:
+def known_errors(summary: Summary, silo: str) -> tuple[tuple[int, int] | None, float | None]:
     """Return the numbers of wrong and of answered test inputs: of all silos up to the uncertainty above which the run's
     report refers inputs to a person, with this limit, or of the silo without one."""
     from ..html.run.advice import deferred

@@ -19,8 +19,13 @@ class Alarms(NamedTuple):
     """The alarms of a file."""
 
     raised: int
-    unlike: bool
-    """Whether there are more than chance explains."""
+    p: float
+    """The probability of as many or more among inputs like the silo's own."""
+
+    @property
+    def unlike(self) -> bool:
+        """Whether there are more than chance explains."""
+        return self.p < _LEVEL
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class PredictedInputs:
         raised = int((typicality <= rate).sum())
         # The threshold comes from the same few calibration inputs for all new ones.
         p = beta_binomial_tail(raised, n, places, self.ranked_among + 1 - places)
-        return Alarms(raised, p < _LEVEL)
+        return Alarms(raised, p)
 
     @cached_property
     def unlike(self) -> list[str]:

@@ -1,13 +1,14 @@
 """The page of predictions for new inputs: decisions, p-values beside those of the silo's own inputs, and examples."""
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
 from ..core import Decision, Reason
-from ..core.text import count, decimal, initial, listed, percent, plain, plural, probability, tick
+from ..core.text import count, decimal, equation, initial, listed, percent, plain, plural, probability, tick
 from ..uncertainty.statistical_tests import wilson
 from . import svg, templates
 from .commands import changed
@@ -51,13 +52,6 @@ _WHY = {
 _ALARMS = (Reason.UNFAMILIAR, Reason.NOVEL, Reason.UNSURE)
 
 
-def command(found: PredictedInputs) -> str:
-    """Return the command for the silo after which the file is named; "" if this silo is not another one."""
-    stem = found.source.rpartition(".")[0]
-    named = found.command and found.all_unlike and stem in found.others
-    return changed(found.command, {"--silo": stem}) if named else ""
-
-
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
     by = ("narrowest", "widest") if "high" in found.figures else ("least uncertain", "most uncertain")
@@ -68,7 +62,6 @@ def render(found: PredictedInputs) -> str:
         sentence=sentence(found),
         lines=lines,
         steps=next_steps(found, lines),
-        command=command(found),
         strips=_strips(found),
         shifted=_shifted(found),
         answers=_answers(found),
@@ -114,14 +107,15 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if prediction.typicality is None or not rate:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
-        chance = ", more than chance explains" if alarms.unlike else ""
-        chance = ", no more than chance explains" if not chance and alarms.raised > rate * n else chance
+        seldom = alarms.p < 0.05
+        chance = "more than chance explains" if alarms.unlike else "as seldom by chance" if seldom else "as by chance"
+        chance = f", {chance} ({equation(alarms.p)})" if alarms.raised > rate * n else ""
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the "
         told += f"silo's own are expected to{chance}."
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"Alarms of single rows do not show this: {told}"))
         else:
-            lines.append(Statement("bad" if alarms.unlike else "good", told))
+            lines.append(Statement("bad" if alarms.unlike else "unknown" if seldom else "good", told))
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("unknown", f"No alarm is possible: {among}."))
@@ -146,7 +140,9 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
     steps = [f"Check {checked} before you rely on any prediction."] * found.all_unlike
     if found.all_unlike and (stem := found.source.rpartition(".")[0]) in found.others:
-        steps.insert(0, f"If these inputs are of silo {plain(stem)}, predict with its model instead.")
+        with_it = changed(found.command, {"--silo": stem}) if found.command else shlex.join(["--silo", stem])
+        step = Markup("If these inputs are of silo {}, predict with <code>{}</code>.").format(plain(stem), with_it)
+        steps.insert(0, step)
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     if found.all_unlike:
@@ -161,11 +157,12 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         told += [f"{doubtful - given:,} with total_uncertainty above {found.limit or 0:.3g}"] * (doubtful > given)
         steps.append(f"Have a person decide {plural(doubtful, 'input')}: {' and '.join(told)}.")
     unknown = any(line.kind != "good" for line in lines)
-    if found.all_unlike or found.undefined or doubtful == n or (steps and unknown):
+    if found.all_unlike or found.undefined or doubtful == n:
         return steps
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
     check = f"Check that these inputs are like the silo's own before using the {what}."
-    return [*steps, check if unknown else f"Use the {what}. {_expected(found)}"]
+    wrong = f" {_expected(found)}" * (found.alarms is not None)
+    return [*steps, f"{check if unknown else f'Use the {what}.'}{wrong}"]
 
 
 def _expected(found: PredictedInputs) -> str:
@@ -310,6 +307,10 @@ def _decider(found: PredictedInputs, i: int) -> str:
     return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
 
 
+def _reason(reason: Reason) -> str:
+    return f"{reason.name.lower()}: {_WHY[reason]}" if reason else ""
+
+
 def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table | None:
     """Return a row per input with its prediction, the values of its columns, and its note."""
     if not places:
@@ -330,7 +331,7 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
         *(column(name, (_number(float(values[i])) for i in places)) for name, values in found.figures.items()),
         words("predicted", ("" if quantity else plain(found.label(i)) for i in places)),
         words("who decides", [""] * len(places) if one else deciders),
-        words("reason", (_WHY[reasons[i]] for i in places)),
+        words("reason", (_reason(reasons[i]) for i in places)),
         column("probability", ("" if quantity else _finite(float(prediction.probs[i].max()), _share) for i in places)),
         column("p-value", [""] * len(places) if same else p_values),
         column("uncertainty", ("" if quantity else _finite(float(found.doubt[i]), decimal) for i in places), "nats"),

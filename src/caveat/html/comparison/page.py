@@ -178,7 +178,9 @@ def cost_plane(record: Comparison, setting: Setting) -> Chart | None:
     axes = (axis, wording.directed(wording.header(first), first))
     title = f"{initial(first.title)} against {axis}"
     drawn = plane(places, axes, (wording.setting_value, partial(wording.tick, first)), title)
-    caption = "Lines are 95 % intervals; costs are means over seeds, on the machine that ran them."
+    caption = (
+        f"Lines are 95 % intervals; costs are means over seeds{', on the machine that ran them' * (not anything)}."
+    )
     return None if drawn is None or budgets.unequal_budgets(record, setting) else Chart(title, drawn, caption)
 
 
