@@ -208,7 +208,7 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     if gap is None or (gap.value <= 0 if error else gap.value >= 0):
         return None
     options = ("--methods", f"{run.method},{ALONE}", "--seeds", "0,1,2,3,4")
-    text = "Compare it with training alone over 5 seeds{}: here, training alone has the {}, by no more than chance."
+    text = "Compare it with training alone over 5 seeds{}: here, training alone has the {}, which may be chance."
     command = varied(run, "seeds", *options, command="compare")
     return Markup(text).format(_by(run, command), "lower error" if error else "higher accuracy")
 

@@ -94,7 +94,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
     if alone and (gap := gap_to(run, alone, name)):
         side, clear = "lower" if gap.value < 0 else "higher", gap.clear
         chance = f", {'' if clear else 'no '}more than chance over silos explains" if gap.low is not None else ""
-        ends = "" if gap.low is None else f" (95 % interval {' to '.join(alike(gap.known[1:], gap.value))})"
+        ends = "" if gap.low is None else f" (95 % interval {' to '.join(alike(gap.known[1:], own))})"
         text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{ends}{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
@@ -171,7 +171,8 @@ def next_steps(run: RunFolder) -> list[Markup]:
         if off := [f"silo {each.silo.name!r}" for each in silos if each.skew == skew]:
             text = "Expect {} values than predicted at {}."
             steps.append(Markup(text).format(side, listed(off, _MOST_NAMED)))
-    where = [silo.name for silo in run.silos if silo.name not in behind]
+    shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
+    where = [*shown, *(silo.name for silo in run.silos if silo.name not in behind)]
     return [*steps, predicting(run, where[0])] if where else steps
 
 

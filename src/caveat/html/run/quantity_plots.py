@@ -85,7 +85,7 @@ def probabilities(silos: Sequence[SiloRecord]) -> list[Chart]:
 def _probabilities(silo: SiloRecord, shares: Sequence[float], top: float) -> Chart:
     ends = svg.ticks(0.0, top, 4)
     frame = svg.Axes(46, 24, 418, 196, (0.0, 1.0), (0.0, ends[-1]))
-    n, part = sum(silo.pit), 1 / len(shares)
+    n, part = sum(silo.pit) or 1.0, 1 / len(shares)
     low, high = (max(part + z * math.sqrt(part * (1 - part) / n), 0.0) for z in (-1.96, 1.96))
     chance = svg.rect(frame.at((0.0, high)), frame.width, frame.y(low) - frame.y(high), "track")
     titles = [f"{count:.4g} of {n:.0f} inputs" for count in silo.pit]
