@@ -53,7 +53,7 @@ def compare(
         typer.Option(min=1, metavar="N", help="Number of seeds used for tuning; the mean over them decides."),
     ] = 1,
     match_rounds: Annotated[
-        str | None, typer.Option(metavar="ROW", help="Train all rows for as many rounds as this one took.")
+        str | None, typer.Option(metavar="ROW", help="Train all rows for as many rounds as this row took.")
     ] = None,
     metric: Annotated[
         str | None,
