@@ -129,7 +129,7 @@ def test_the_page_shows_the_strangest_and_the_surest_with_their_values() -> None
     assert page.sections == ["overview", "strangest", "p-values"]
     assert "row 0 ill" not in page.text.partition("Strangest")[0]
     strangest = page.text.partition("The strangest inputs")[2]
-    assert strangest.index("row 0") < strangest.index("row 1") < strangest.index("row 2")
+    assert strangest.index("row 1") < strangest.index("row 0") < strangest.index("row 2")
     assert "a person unfamiliar: unlike the silo's own inputs 99.8 % 0.010" in strangest
     assert "22 female" in strangest
     assert "<b>sex</b>" not in text
@@ -294,7 +294,7 @@ def test_a_p_value_that_all_strangest_inputs_share_is_in_the_caption() -> None:
     p = torch.full((INPUTS,), 0.01, dtype=torch.float64)
     page = Page(render(made(20, typicality=p))).text
     assert "Each has the p-value 0.010." in page
-    assert "20 inputs have p-values as low as these; the first of the file are shown." in page
+    assert "20 inputs have p-values as low as these; the most uncertain are shown." in page
     assert "probability uncertainty" in page
     assert "probability p-value uncertainty" in Page(render(made(3))).text
     assert "Each has the p-value" not in Page(render(made(3))).text

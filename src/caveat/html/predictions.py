@@ -228,16 +228,17 @@ def _shifted(found: PredictedInputs) -> Table | None:
 
 def _answers(found: PredictedInputs) -> Table | None:
     """Return the number of inputs by label, of those for the model and for a person; of a quantity or a time quantiles
-    of predictions."""
+    of predictions; None if all inputs are unlike the silo's own."""
+    if found.all_unlike:
+        return None
     if found.figures:
         return _quantiles(found)
     labels = [found.label(i) for i in range(len(found.prediction))]
-    unlike, pairs = found.all_unlike, Counter(zip(labels, found.referred, strict=True))
+    pairs = Counter(zip(labels, found.referred, strict=True))
     names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
-    model = [0 if unlike else pairs[name, False] for name in names]
-    person = [pairs[name, True] + unlike * pairs[name, False] for name in names]
-    columns = [words("predicted", map(plain, names)), column("for the model", (count(n or None) for n in model))]
-    columns.append(column("for a person", (count(n or None) for n in person)))
+    columns = [words("predicted", map(plain, names))]
+    for who, referred in (("for the model", False), ("for a person", True)):
+        columns.append(column(who, (count(pairs[name, referred] or None) for name in names)))
     return table(columns, "Inputs by the most probable class.")
 
 
@@ -263,8 +264,10 @@ def _number(value: float) -> str:
 def _strangest(found: PredictedInputs) -> list[int]:
     values, raised = found.prediction.typicality, found.alarms.raised if found.alarms else 0
     shown = min(max(_SHOWN, raised), _MOST_ALARMS)
-    score = values if values is not None else -found.doubt
-    return score.nan_to_num(nan=-math.inf).argsort(stable=True)[:shown].tolist()
+    order = found.doubt.nan_to_num(nan=math.inf).argsort(stable=True, descending=True)  # of equal p-values
+    if values is not None:
+        order = order[values[order].nan_to_num(nan=-math.inf).argsort(stable=True)]
+    return order[:shown].tolist()
 
 
 def _first(found: PredictedInputs) -> str:
@@ -283,7 +286,7 @@ def _tied(found: PredictedInputs) -> str:
     if values is None or not shown:
         return ""
     tied = int((values <= values[shown[-1]]).sum())
-    return f" {tied:,} inputs have p-values as low as these; the first of the file are shown." * (tied > len(shown))
+    return f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
 
 
 def _surest(found: PredictedInputs, last: bool = False) -> list[int]:

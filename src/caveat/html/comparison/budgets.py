@@ -49,13 +49,6 @@ def added(record: Comparison, setting: Setting) -> str:
     return " ".join(told)
 
 
-def against(record: Comparison, setting: Setting, first: str, second: str) -> str:
-    """ "After 16 rounds against 6, "; empty if both methods trained for the same number."""
-    taken = trained(record, setting)
-    mine, its = taken.get(first), taken.get(second)
-    return f"After {range_of(mine)} rounds against {range_of(its)}, " if mine and its and mine != its else ""
-
-
 def range_of(of: tuple[int, int]) -> str:
     return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
 

@@ -12,7 +12,7 @@ from ...core.text import tick as written_tick
 from ...files import schema
 from ...files.schema import Comparison, Measure, Setting
 from ..diagrams import Dot
-from .budgets import against
+from .budgets import trained
 
 POPULATION = (
     "Intervals are for retraining with other seeds on these silos. Seeds share some or all test inputs, so "
@@ -191,7 +191,8 @@ def contrast_name(contrast: schema.ContrastRecord) -> str:
 def contrast_verdict(record: Comparison, contrast: schema.ContrastRecord) -> str:
     """Return the verdict as text, and whether both methods trained for different numbers of rounds."""
     setting = next((each for each in record.columns if each.name == contrast.column), Setting())
-    differ = "; budgets differ" * bool(against(record, setting, contrast.a, contrast.b))
+    taken = trained(record, setting)
+    differ = "; budgets differ" * (len({taken[name] for name in (contrast.a, contrast.b) if name in taken}) > 1)
     points = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":
         return f"equal within {points if contrast.figure in _SHARES else f'{contrast.margin:g}'}{differ}"
