@@ -60,7 +60,7 @@ RATES: dict[tuple[str, str], float] = {
     ("parkinsons", "gaussian"): 0.00003,
     ("parkinsons", "squared"): 0.001,
 }
-"""By data and head, chosen by `rates`. For parkinsons, the rate of bars and of the Gaussian head is the smallest one."""
+"""By data and head, chosen by `rates`. For parkinsons, bars and the Gaussian head have the smallest rate."""
 SOURCES = {
     "bars": caveat.Uncertainty(mc_samples=1, temperature_scaling=False, familiarity=False),
     "bars, both": caveat.Uncertainty(familiarity=False),
