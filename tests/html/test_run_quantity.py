@@ -142,7 +142,7 @@ def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     write_json(tmp_path / "b/summary.json", content)
     page = Page(render(read_run(tmp_path / "b"))).text
     assert "nearly as wide" not in page
-    told = "Predictions are too low at silo 'silo 1' (44 of 50 observed values are above their predicted median)"
+    told = "Predictions are too low at silo 'silo 1' (44 of 50 observed values are above their predicted median; p = "
     assert told in page
     assert "Expect higher values than predicted at silo 'silo 1'." in page
     assert "train there alone" not in page

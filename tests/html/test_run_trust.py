@@ -80,10 +80,9 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
         "where chance explains 0.020, and within chance at 8 of 9 silos.",
     )
     assert (
-        advice(found)
-        == "Have a person decide inputs with total_uncertainty among the largest 10 % or with an alarm (at most 54 of "
-        "360 here). Of the others by uncertainty, 0.9 % (3 of 324) are wrong (0.3 % to 2.7 %, 95 % interval), "
-        "compared with 2.5 % of all."
+        advice(found) == "Have a person decide inputs with total_uncertainty among the largest 10 %. Of the "
+        "others, 0.9 % (3 of 324) are wrong (0.3 % to 2.7 %, 95 % interval), compared with 2.5 % of all; limit and "
+        "errors are of the same test inputs."
     )
 
 
@@ -203,9 +202,9 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty above 0.321 or with an alarm (at "
-                             "most 54 of 360 here). Of the others by uncertainty, 0.9 % (3 of 324) are "
-                             "wrong (0.3 % to 2.7 %, 95 % interval), compared with 2.5 % of all."),
+        ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty above 0.321. Of the others, "
+                             "0.9 % (3 of 324) are wrong (0.3 % to 2.7 %, 95 % interval), compared with 2.5 % of all; "
+                             "limit and errors are of the same test inputs."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "
                             "wrong (1.9 % to 7.8 %, 95 % interval), compared with 40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
@@ -414,9 +413,10 @@ def test_a_guarantee_that_test_inputs_exceed_at_its_own_level_is_doubted(tmp_pat
     change(folder, pooled=pooled, streams={})
     steps = advice(told(folder))
     assert steps.startswith("Until a test on more inputs, have a person check every answer. ")
-    told_last = "rely on answers, and have a person decide the inputs that it abstains from, here 10.0 %."
-    assert steps.endswith(f"If at most 10 % are wrong, {told_last}")
-    inputs, wrong = int((re.search(r"Test it on about (\d+) inputs", steps) or [0, 0])[1]), 25 / 180
+    inputs, wrong = int((re.search(r"Test it on (\d+) further labelled inputs", steps) or [0, 0])[1]), 25 / 180
+    answers = 180 + round(0.9 * inputs)
+    rule = f"about {answers} with those here, at most {answers // 10} are wrong (25 here), rely on answers, and have a "
+    assert f"{rule}person decide the inputs that it abstains from, here 10.0 %; else use more" in steps
     assert score_interval(wrong, 0.9 * inputs)[0] > 0.1 > score_interval(wrong, 0.9 * (inputs - 20))[0]
     page = Page(render(read_run(folder))).text
     assert "86.1 % of these correctly" in page
@@ -473,7 +473,7 @@ def test_one_model_that_is_better_beyond_chance_than_the_choice_of_models_is_nam
     best = f"{said} better on own inputs: right for 99.0 %, the run's choice of models for 92.0 % (95.0 % of its "
     assert (best in first) == bool(said)
     assert ("better on own inputs" in first) == bool(said)
-    assert ('"always" answers every input with them, also foreign ones.' in first) == ("local" in said)
+    assert ('"always" answers every input with them, also foreign ones, and' in first) == ("local" in said)
 
 
 @pytest.mark.parametrize(("silos", "above"), [(1, ["silo-0"]), (100, [])])

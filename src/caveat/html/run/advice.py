@@ -175,11 +175,20 @@ def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
     first = Markup("Until a test on more inputs, have a person check every answer{}.")
     # with as many answers, the 95 % interval of a share like this one is above the guarantee
     answers = 1.96**2 * promise.risk * (1 - promise.risk) / (test.risk - promise.risk) ** 2
-    inputs = f"{10 * math.ceil(answers / test.effective * test.inputs / 10):,}"
-    text = Markup("Test it on about {} inputs: again {} wrong answers would refute the guarantee. If at most {} are ")
-    text += Markup("wrong, rely on answers, and have a person decide the inputs that it abstains from, here {}{}.")
-    shares, limit = (percent(test.risk), percent(1 - test.share)), f"{100 * promise.risk:.6g} %"
-    return [first.format(where), text.format(inputs, shares[0], limit, shares[1], _OR_ALARM * alarms)]
+    further = 10 * math.ceil(answers / test.effective * test.inputs / 10)
+    total = test.answered + round(further * test.share)
+    most = math.floor(promise.risk * total + 1e-9)
+    text = Markup(
+        "Test it on {:,} further labelled inputs, in the same mixture of silos. If of all answers, about {:,} "
+    )
+    text += Markup(
+        "with those here, at most {:,} are wrong ({:,} here), rely on answers, and have a person decide the "
+    )
+    text += Markup("inputs that it abstains from, here {}{}; else use more calibration inputs, and run it again.")
+    return [
+        first.format(where),
+        text.format(further, total, most, test.wrong, percent(1 - test.share), _OR_ALARM * alarms),
+    ]
 
 
 def _above_at(run: RunFolder) -> Markup | None:
@@ -230,7 +239,8 @@ def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
     if found is None or run.summary is None or found.p >= LEVEL:
         return None
     if not found.over and _tempered(run):
-        return Markup("Read its confidence as too low.")
+        at = f" at {listed(found.too_low, _MOST_NAMED)}" if found.too_low else "; no single silo shows it"
+        return Markup("Read its confidence as too low{}.").format(at if len(run.silos) > 1 else "")
     if found.kind != "bad" and found.over:
         return None
     if not _tempered(run):
@@ -266,10 +276,10 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         of = _wrong_of(coverage, risk, inputs)
         which = f"above {limit:.3g}" if limit is not None else f"among the largest {percent(1 - coverage, 0)}"
         said = Markup(
-            "Have a person decide inputs with <code>total_uncertainty</code> {}{}. Of the others by uncertainty, "
+            "Have a person decide inputs with <code>total_uncertainty</code> {}. Of the others, {}, compared "
         )
-        said += Markup("{}, compared with {} of all.").format(of, percent(errors))
-        return said.format(which, _or_alarm(run, inputs - round(coverage * inputs)) if alarms else "")
+        said += Markup("with {} of all; limit and errors are of the same test inputs.")
+        return said.format(which, of, percent(errors))
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
         of = _wrong_of(coverage, risk, inputs)
@@ -286,15 +296,6 @@ def deferred(curve: Selective) -> tuple[float, float, float | None] | None:
     if abs(coverage - _LEFT) > 0.05 or curve.risk[-1] - risk < max(_SPARED, _SHARE_SPARED * curve.risk[-1]):
         return None
     return coverage, risk, dict(zip(curve.coverage, curve.max_uncertainty, strict=False)).get(coverage)
-
-
-def _or_alarm(run: RunFolder, uncertain: int) -> str:
-    """Return which inputs to decide too; how many uncertain inputs raise an alarm is not known."""
-    raised = [(silo.test.alarms, silo.n_test) for silo in run.silos]
-    if any(share is None or not n for share, n in raised):
-        return " or with an alarm"
-    both = uncertain + sum(round((share or 0.0) * (n or 0)) for share, n in raised)
-    return f" or with an alarm (at most {both:,} of {sum(n or 0 for _, n in raised):,} here)"
 
 
 def _wrong_of(coverage: float, risk: float, inputs: int) -> str:

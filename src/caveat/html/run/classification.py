@@ -268,7 +268,11 @@ def gap_to(run: RunFolder, other: RunFolder, metric: str = "accuracy") -> Dot | 
     there are more than two."""
     mine, theirs = ({silo.name: getattr(silo.test, metric) for silo in each.silos} for each in (run, other))
     known = [name for name, value in mine.items() if value is not None and theirs.get(name) is not None]
-    found = [mine[name] - theirs[name] for name in known]
+    return over_silos([mine[name] - theirs[name] for name in known])
+
+
+def over_silos(found: Sequence[float]) -> Dot | None:
+    """Return the mean of silos' differences, with its 95 % interval over silos if there are more than two."""
     if len(found) < 3:
         return Dot(fmean(found)) if found else None
     half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))

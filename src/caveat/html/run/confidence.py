@@ -15,6 +15,8 @@ from ...uncertainty.statistical_tests import binomial_tail, normal_tail, poisson
 LEVEL = 0.05
 """Significance level of all checks of confidence together; also the probability that a calibrated silo's ECE is above
 its chance band."""
+CHECKS = 5
+"""Number of checks, for which p-values are corrected (Bonferroni)."""
 UNCLEAR = 0.2
 """Corrected p-value of a check below which confidence may be off."""
 _MATERIAL = 0.05
@@ -114,6 +116,17 @@ class Confidence:
         return [one for one in self.judged if one.off]
 
     @property
+    def too_low(self) -> list[str]:
+        """The silos whose mean confidence is below their accuracy, beyond chance at 5 % over all silos."""
+        tests = [
+            (one, _of_rates(one.silo.reliability, len(self.bins.count), ""))
+            for one in self.silos
+            if one.silo.reliability
+        ]
+        known = [one.silo.name for one, test in tests if test and not test.over and len(self.silos) * test.p < LEVEL]
+        return [*known, *(one.silo.name for one in self.off if not one.over and one.silo.name not in known)]
+
+    @property
     def rates(self) -> tuple[int, float, float]:
         """The number of inputs, their mean confidence and their accuracy."""
         return _rates(self.bins, len(self.bins.count))
@@ -122,8 +135,7 @@ class Confidence:
     def checks(self) -> list[Check]:
         """All checks, the most significant first; each p-value is corrected for their number (Bonferroni)."""
         found = [self._sure(), self._silos(), self._whole(), self._mean(), self._below()]
-        known = [each for each in found if each]
-        return sorted(each._replace(p=min(1.0, len(found) * each.p)) for each in known)
+        return sorted(each._replace(p=min(1.0, CHECKS * each.p)) for each in found if each)
 
     @property
     def kind(self) -> str:
@@ -187,7 +199,9 @@ class Confidence:
     def _below(self) -> Check | None:
         below = len(self.bins.count) - 1
         n = sum(self.bins.count[:below])
-        return _of_rates(self.bins, below, f"the {n:,} predictions below the highest bin")
+        return _of_rates(
+            self.bins, below, f"the {n:,} predictions below a confidence of {decimal(below / (below + 1), 2)}"
+        )
 
 
 def _rates(bins: Reliability, end: int) -> tuple[int, float, float]:

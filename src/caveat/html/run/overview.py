@@ -44,14 +44,18 @@ def _sentence(run: RunFolder) -> Markup:
         # inputs of a mean over silos have the weight of their silo (Kish, 1965)
         low, high = map(percent, score_interval(mean, len(sizes) ** 2 / sum(1 / n for n in sizes)))
         of, ends = f"{sum(sizes):,} {of}", f" (95 % interval {low} to {high})"
-    known += Markup("<b>{}</b> predicts <b>{}</b> of {} correctly{}").format(run.title, percent(mean), of, ends)
-    if len(run.silos) > 1:
-        known += f", mean over {len(run.silos):,} silos"
-        if worst and worst.accuracy is not None and worst.accuracy < mean:
-            if len(run.silos) < MANY:
-                known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
-            elif not early:  # the lowest of many silos is low by chance
-                known += f"; at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))}"
+    several, share = len(run.silos) > 1, percent(mean)
+    if len(set(sizes)) > 1 and run.summary and share != percent(run.summary.pooled.accuracy):
+        text = Markup("<b>{}</b> has a mean accuracy over {:,} silos of <b>{}</b> on {} inputs{}")
+        known += text.format(run.title, len(run.silos), share, run.split, ends)
+    else:
+        known += Markup("<b>{}</b> predicts <b>{}</b> of {} correctly{}").format(run.title, share, of, ends)
+        known += f", mean over {len(run.silos):,} silos" * several
+    if several and worst and worst.accuracy is not None and worst.accuracy < mean:
+        if len(run.silos) < MANY:
+            known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
+        elif not early:  # the lowest of many silos is low by chance
+            known += f"; at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))}"
     others = {_MOST: majority_share(run)}
     others |= {called(name): other.mean.accuracy for name, other in run.comparable.items()}
     return known + "." + _right("", others) + promise_clause(run)

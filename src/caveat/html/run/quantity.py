@@ -10,12 +10,12 @@ from ...files import RunFolder
 from ...uncertainty.statistical_tests import detected
 from ..templates import Statement, worst_first
 from .advice import alone_step, predicting
-from .classification import ALONE, gap_to
+from .classification import ALONE, gap_to, over_silos
 from .guarantee import subgroup_table
 from .incidents import failures
 from .overview import headline
 from .quantity_plots import pictures, probabilities, side_by_side, survival
-from .quantity_silos import JudgedValues, alike, is_time, judged, quantity_table, reached, verdict_table
+from .quantity_silos import JudgedValues, alike, is_time, judged, quantity_table, reached, skewness, verdict_table
 from .rounds import cost_table, curves
 
 SHOWN = 12
@@ -70,7 +70,7 @@ def sentence(run: RunFolder) -> str:
     told = [f"{name} by {significant(error)}" for name, error in others.items() if error is not None]
     over, inputs = plural(len(run.silos), "silo"), sum(silo.n_test or 0 for silo in run.silos)
     over += f" with {inputs:,} {run.split} inputs" * bool(inputs)
-    rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error, mean over {over})."
+    rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error in the unit of the target, mean over {over})."
     return Markup("<b>{}</b> is off by <b>{}</b> on average{}").format(run.title, significant(mean.mae), rest)
 
 
@@ -81,15 +81,18 @@ def verdicts(run: RunFolder) -> list[Statement]:
     own, known = getattr(run.mean, name), getattr(run.mean, f"reference_{name}")
     lines, silos = [], judged(run)
     if own is not None and known is not None:
-        behind, text = (
-            _no_gain(run),
-            f"{called} {significant(own)}, without inputs {significant(known)}, means over silos",
-        )
+        behind, gain = _no_gain(run), over_silos(_gains(run))
+        chance = own < known and gain is not None and gain.low is not None and not gain.clear
+        text = f"{called} {significant(own)}, without inputs {significant(known)}, means over silos"
+        if gain and gain.low is not None:
+            text += " (difference {}, 95 % interval over silos {} to {})".format(*alike(gain.known, own))
         at = f"; no gain at {listed(behind, _MOST_NAMED)}" if behind and own < known else ""
+        shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
+        at += f"; by their own inputs better at {listed(shown, _MOST_NAMED)}" if chance and shown else ""
         worse = any(each.gain and each.gain.clear and each.gain.value > 0 for each in silos)
-        kind = "bad" if own >= known else "open" if worse else "unknown" if behind else "good"
-        head = "Better than without inputs" if own < known else "No better than without inputs"
-        lines.append(Statement(kind, Markup("<b>{}</b>: {}{}.").format(head, text, at)))
+        kind = "bad" if own >= known else "open" if worse else "unknown" if behind or chance else "good"
+        head = "No better" if own >= known else "Not shown to be better over silos" if chance else "Better"
+        lines.append(Statement(kind, Markup("<b>{} than without inputs</b>: {}{}.").format(head, text, at)))
     alone = run.comparable.get(ALONE)
     if alone and (gap := gap_to(run, alone, name)):
         side, clear = "lower" if gap.value < 0 else "higher", gap.clear
@@ -98,8 +101,13 @@ def verdicts(run: RunFolder) -> list[Statement]:
         text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{ends}{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
-    if skewed := [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]:
-        lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance."))
+    n = len(silos)
+    if skewed := [
+        f"too {each.skew} at silo {each.silo.name!r} ({each.beyond}; p = {n * skewness(each.silo)[1]:.1g})"
+        for each in silos if each.skew
+    ]:  # fmt: skip
+        test = f"p tests the mean probability of values below those observed, corrected for {plural(n, 'silo')}"
+        lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance; {test}."))
     return worst_first(lines)
 
 
@@ -113,7 +121,7 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     width, usual = run.mean.interval_width, _usual_width(run, wanted)
     if width and usual:
         wide = width > _LITTLE * usual
-        kind = "open" if wide and kind != "bad" else kind
+        kind = "unknown" if wide and kind != "bad" else kind
         text += f". They are {'nearly as wide as' if wide else 'narrower than'} without inputs, in the mean "
         text += f"{significant(width)} instead of {significant(usual)}"
     return Statement(kind, f"{text}.")
@@ -143,6 +151,13 @@ def _no_gain(run: RunFolder) -> list[str]:
     name, _ = _judged(run)
     pairs = [(silo.name, getattr(silo.test, name), getattr(silo.test, f"reference_{name}")) for silo in run.silos]
     return [silo for silo, own, known in pairs if own is not None and known is not None and own >= known]
+
+
+def _gains(run: RunFolder) -> list[float]:
+    """Return by silo the metric less that without inputs."""
+    name, _ = _judged(run)
+    pairs = [(getattr(silo.test, name), getattr(silo.test, f"reference_{name}")) for silo in run.silos]
+    return [own - known for own, known in pairs if own is not None and known is not None]
 
 
 def next_steps(run: RunFolder) -> list[Markup]:

@@ -147,7 +147,7 @@ class JudgedValues:
             return Statement("bad", f"intervals are {self.short:.1f} points short, beyond chance")
         if self.short > 0:
             return Statement("unknown", f"intervals are {self.short:.1f} points short, by no more than chance explains")
-        return Statement("good", "intervals contain as many as guaranteed")
+        return Statement("good", "no shortfall of intervals is shown")
 
 
 def judged(run: RunFolder) -> list[JudgedValues]:
@@ -223,13 +223,19 @@ def _missed(silo: SiloRecord, wanted: float | None, silos: int) -> bool:
 
 
 def _skew(silo: SiloRecord, silos: int) -> str:
-    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos: the mean of n
-    uniform probabilities has a standard deviation of sqrt(1 / (12 n))."""
+    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos."""
+    mean, p = skewness(silo)
+    return "" if silos * p >= 0.05 else "low" if mean > 0.5 else "high"
+
+
+def skewness(silo: SiloRecord) -> tuple[float, float]:
+    """Return the mean probability of values below the observed ones, and the p-value of its difference to 0.5: the mean
+    of n uniform probabilities has a standard deviation of sqrt(1 / (12 n))."""
     n, bins = sum(silo.pit), len(silo.pit)
-    above = sum(count * (k + 0.5) / bins for k, count in enumerate(silo.pit)) / n - 0.5 if n else 0.0
-    if not n or 2 * silos * normal_tail(abs(above) * math.sqrt(12 * n)) >= 0.05:
-        return ""
-    return "low" if above > 0 else "high"
+    if not n:
+        return 0.5, 1.0
+    mean = sum(count * (k + 0.5) / bins for k, count in enumerate(silo.pit)) / n
+    return mean, 2 * normal_tail(abs(mean - 0.5) * math.sqrt(12 * n))
 
 
 def verdict_table(run: RunFolder) -> Table | None:

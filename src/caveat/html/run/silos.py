@@ -185,10 +185,14 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         SiloColumn("gain over training alone", list(map(_alone, rows)), "points of accuracy"),
         SiloColumn("gain over most frequent class", [_gain(row, worse) for row in rows], "points of accuracy"),
         SiloColumn(
-            "sensitivity", [_share(row.of.sensitivity) for row in rows], f"share of class {positive} that is found"
+            "sensitivity",
+            [_share(row.of.sensitivity) for row in rows],
+            f"share of class {positive} that is found, at the thresholds noted below",
         ),
         SiloColumn(
-            "specificity", [_share(row.of.specificity) for row in rows], f"share of the others not called {positive}"
+            "specificity",
+            [_share(row.of.specificity) for row in rows],
+            f"share of the others not called {positive}, at the thresholds noted below",
         ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn("false alarms", [percent(silo.test.alarms) for silo in silos], "on a silo's own inputs"),
@@ -362,8 +366,8 @@ def _histograms(rows: Sequence[SiloRow]) -> list[Chart]:
         if len(set(known)) < 2:
             continue
         middle, low, high = median(known), min(known), max(known)
-        about = f"Median {write(round(middle, 3))}, from {write(round(low, 3))} to {write(round(high, 3))}"
-        about += " points" * (write is _points_tick)
+        unit = " points" * (write is _points_tick)
+        about = f"Median {write(round(middle, 3))}{unit}, from {write(round(low, 3))} to {write(round(high, 3))}{unit}"
         label = f"{title} of {plural(len(known), 'silo')}. {about}"
         charts.append(Chart(title, histogram(known, write, label, "silos"), f"{about}, of {len(known):,} silos."))
     return charts

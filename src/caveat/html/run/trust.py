@@ -8,7 +8,7 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, percent, plural
+from ...core.text import decimal, joined, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval, wilson
@@ -17,7 +17,7 @@ from ..svg import Chart, key
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
-from .confidence import LEVEL, UNCLEAR, Confidence, confidence
+from .confidence import CHECKS, LEVEL, UNCLEAR, Confidence, confidence
 from .decisions import CHOSEN, OWN
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
@@ -157,11 +157,13 @@ def _confidence_line(found: Confidence) -> Statement:
         return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
-        text = Markup("<b>No error of its confidence is shown</b>: {}, by no more than chance explains (p = {}).")
-        return Statement(found.kind, text.format(found.checks[0].text, decimal(found.p, 2)))
+        text = Markup(
+            "<b>Its confidence may be off</b>: {} (p = {}, corrected for {} checks; below 0.05 shows an error)."
+        )
+        return Statement(found.kind, text.format(found.checks[0].text, decimal(found.p, 2), CHECKS))
     if not found.resolved:
         band = found.pooled.ece_null
-        unnoticed = f": a calibration error of {decimal(band.upper)} would go unnoticed" if band else ""
+        unnoticed = f", because chance alone explains an ECE of up to {decimal(band.upper)}" if band else ""
         text = Markup("<b>Cannot say whether its confidence is right</b>: {} are too few{}.")
         return Statement(found.kind, text.format(plural(n, "test input"), unnoticed))
     text = Markup(
@@ -207,11 +209,21 @@ def _single_model(run: RunFolder) -> Statement | None:
     if not best or shares[best] <= least:
         return None
     text = "<b>{} better on own inputs</b>: right for {}, the run's choice of models for {} ({} of its answers)."
-    text += _ALWAYS if found[best] == "local" else ""
+    text += _always(run.summary) if found[best] == "local" else ""
     return Statement("open", Markup(text).format(best, *map(percent, (shares[best], chosen, answers))))
 
 
-_ALWAYS = " <code>uncertainty.policy = &quot;always&quot;</code> answers every input with them, also foreign ones."
+def _always(summary: Summary | None) -> str:
+    """Return what it costs to answer every input with the local models."""
+    known = {name: each.models.get("local") for name, each in foreign_streams(summary).items()}
+    wrong = [
+        f"{percent(1 - each.pooled.accuracy)} of {in_words(name)}"
+        for name, each in known.items()
+        if each and each.pooled.accuracy is not None
+    ]
+    price = f", and answers {joined(wrong)} wrongly" if wrong else ""
+    text = " <code>uncertainty.policy = &quot;always&quot;</code> answers every input with them, also foreign ones"
+    return f"{text}{price}."
 
 
 def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
