@@ -10,7 +10,17 @@ import pytest
 
 from caveat.core.text import MINUS, apart
 from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
-from caveat.html.audit import _growth, command, findings_figure, next_steps, seeds_to_decide, sentence, verdicts
+from caveat.html.audit import (
+    _MEANWHILE,
+    _falls,
+    _growth,
+    command,
+    findings_figure,
+    next_steps,
+    seeds_to_decide,
+    sentence,
+    verdicts,
+)
 from caveat.uncertainty.statistical_tests import seeds_needed
 
 FALLS = Finding(
@@ -32,8 +42,8 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
     assert rows == sorted(rows)
     titles = re.findall(r'<g class="c\d"><title>([^<]*)', str(figure.drawing))
     assert titles == [
-        "aleatoric and epistemic: 0.95 (0.92 to 1.00), limit 0.9: no",
-        "epistemic and data: -1.00 (-1.20 to -0.80), limit -0.25: yes".replace("-", MINUS),
+        "aleatoric and epistemic: 0.95 (0.92 to 1.00), promised below 0.9: no",
+        "epistemic and data: -1.00 (-1.20 to -0.80), promised below -0.25: yes".replace("-", MINUS),
     ]
     limits = [float(x) for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="boundary"', str(figure.drawing))]
     marks = [float(x) + 4.2 for x in re.findall(r'd="M([\d.]+),[\d.]+a4.2', str(figure.drawing))]
@@ -44,7 +54,10 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
 def test_chart_and_verdicts_name_a_promise_equally() -> None:
     figure = findings_figure([FALLS, REVERSED])
     assert figure is not None
-    told = ("exponent of n -1.00 (-1.20 to -0.80), limit -0.25.", "rank correlation 0.95 (0.92 to 1.00), limit 0.9.")
+    told = (
+        "exponent of n -1.00 (-1.20 to -0.80), promised below -0.25.",
+        "rank correlation 0.95 (0.92 to 1.00), promised below 0.9.",
+    )
     for finding, word, short in zip((FALLS, REVERSED), ("yes", "no"), told, strict=True):
         name = finding.name.capitalize()
         assert f"{name}: {word}" in figure.drawing
@@ -96,15 +109,16 @@ def advice(*findings: Finding, warning: str | None = None) -> list[str]:
 def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert advice(FALLS) == ["Use these uncertainties as their names say, on data like these."]
     unknown = Finding("confidence", "it is calibrated", "cannot say", "", {})
-    assert advice(FALLS, unknown) == [f"Rely only on what holds: {FALLS.claim}."]
+    assert advice(FALLS, unknown) == [f"Rely only on what holds: {FALLS.claim}. {_MEANWHILE}"]
     open_ = replace(FALLS, verdict="cannot say")
     not_yet, more = advice(open_, unknown)
-    assert not_yet == "Do not rely on these uncertainties yet."
+    assert not_yet == f"Do not rely on these uncertainties yet. {_MEANWHILE}"
     assert more == (
         "Repeat with about 5 seeds, which decide each of these with a chance of 80 % if its estimate is right: "
         f"{open_.name}."
     )
     assert command(audit(open_)) == "caveat audit c.toml --seeds 0,1,2,3,4"
+    assert "5 seeds (--seeds 0,1,2,3,4), which" in next_steps(audit(open_, command=""))[-1]
     assert command(audit(open_, command="")) == command(audit(FALLS)) == ""
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
     assert inputs == "Repeat with more test inputs (larger test splits), not with more seeds, to decide: confidence."
@@ -132,7 +146,7 @@ def test_no_advice_claims_more_than_the_findings_hold(seed: int) -> None:
     assert ("Use these" in said) == (verdicts <= {"holds", "does not apply"} and "Train for more" not in said)
     for each in found:
         assert (f"Do not rely on it: {each.claim}." in said) == (each.verdict == "does not hold")
-        relied, _, repeated = said.partition("Rely only on what holds: ")[2].partition(". Repeat")
+        relied, _, repeated = said.partition("Rely only on what holds: ")[2].partition(f". {_MEANWHILE}")
         assert each.name not in repeated or each.verdict == "cannot say"
         assert each.claim not in relied.split("; ") or each.verdict == "holds"
 
@@ -142,6 +156,14 @@ def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:
     (grown,) = _growth([few, {"n": 160.0, "aleatoric": 0.4}])
     assert "it is 0.050 nats with 20 training examples per silo and 0.400 with 160" in grown
     assert not _growth([few, {"n": 160.0, "aleatoric": 0.04}])
+
+
+def test_aleatoric_uncertainty_that_falls_like_epistemic_is_said() -> None:
+    known = audit(FALLS)
+    rows = [{"n": 10.0, "aleatoric": 1.0}, {"n": 1000.0, "aleatoric": 0.1}]
+    (fallen,) = _falls(known.model_copy(update={"runs": rows}))
+    assert f"(exponent of n {MINUS}0.50, that of epistemic uncertainty {MINUS}1.00, limit {MINUS}0.25)" in fallen
+    assert not _falls(known.model_copy(update={"runs": [rows[0], {"n": 1000.0, "aleatoric": 0.9}]}))
 
 
 def test_an_interval_that_crosses_its_limit_is_written_with_digits_enough() -> None:

@@ -70,7 +70,7 @@ def test_no_headline_claims_more_than_its_record_holds(seed: int) -> None:
         assert rows[a].mean > rows[b].mean
         assert ("difference is significant" in said) == (pair.p_adjusted is not None)
         assert pair.p_adjusted is None or pair.p_adjusted < 0.05
-    if within := re.search(r"^No difference is shown .* \(all within ([\d.]+) points", said):
+    if within := re.search(r"^No difference in accuracy is shown .* \(all within ([\d.]+) points", said):
         assert len(pairs) == 3
         assert all((pair.p_adjusted or 0) >= 0.05 for pair in pairs.values())
         ends = [abs(end) for pair in pairs.values() for end in (pair.low, pair.high) if end is not None]

@@ -293,7 +293,7 @@ def test_nobody_is_ahead_where_nothing_was_learned() -> None:
 def test_the_methods_that_have_not_learned_are_named() -> None:
     found = with_majority(0.519, ditto=0.9, fedavg=0.8, local=0.53)
     said = verdict(found, found.columns[0])
-    assert said.startswith("No difference is shown between ditto, fedavg and local (all within ")
+    assert said.startswith("No difference in accuracy is shown between ditto, fedavg and local (all within ")
     assert said.endswith("Not shown to be better than the most frequent class (51.9 %): local.")
     assert "Accuracy" in render(found)
     assert render(found).count("<title>most frequent class: 51.9 %") <= 1
@@ -723,7 +723,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     equal += " --methods uefl,fedavg,local"
     page = Page(render(found)).text
     assert command in page
-    give = "Give every method as many rounds as uefl (--match-rounds uefl: here 16, whatever rounds is), with 5 seeds: "
+    give = "Give every method as many rounds as uefl (16), with 5 seeds"
     assert "against each other method" not in page
     assert "All pairs" not in page
     assert "against MB" not in page

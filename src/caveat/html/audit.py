@@ -4,10 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from statistics import linear_regression
 
 from markupsafe import Markup
 
-from ..core.text import apart, equation, initial, joined, more_seeds, percent, plural, power_tick, tick
+from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, power_tick, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
 from ..uncertainty.statistical_tests import seeds_needed
 from . import templates
@@ -177,7 +178,7 @@ def _numbers(finding: Finding, dot: Dot) -> str:
     (told,), limit = apart(dot.value), finding.measured["limit"]
     if dot.low is not None and dot.high is not None:
         told += " ({} to {})".format(*apart(dot.low, dot.high, limit))
-    return f"{told}, limit {tick(limit)}"
+    return f"{told}, promised {'above' if _above(finding) else 'below'} {tick(limit)}"
 
 
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
@@ -224,13 +225,14 @@ def next_steps(audit: AuditFile) -> list[str]:
     steps = [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
     if any(each.measured.get("practically_zero") for each in audit.findings):
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
-    steps += _growth(audit.runs)
+    steps += _growth(audit.runs) + _falls(audit)
     if audit.accuracy.warning:
         return ["Train for more rounds or with another training.lr, then repeat the audit.", *steps]
     unknown = [each for each in audit.findings if each.verdict == "cannot say"]
     held = "; ".join(each.claim for each in audit.findings if each.verdict == "holds")
     if unknown:
-        steps.append(f"Rely only on what holds: {held}." if held else "Do not rely on these uncertainties yet.")
+        relied = f"Rely only on what holds: {held}." if held else "Do not rely on these uncertainties yet."
+        steps.append(f"{relied} {_MEANWHILE}")
     inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
     if inputs:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
@@ -238,11 +240,33 @@ def next_steps(audit: AuditFile) -> list[str]:
         steps.append(f"Repeat with {size} (larger test splits), not with more seeds, to decide: confidence.")
     needed = _seeds_needed(audit)
     if decided := [name for name, seeds in needed.items() if seeds]:
-        text = f"Repeat with about {seeds_to_decide(audit)} seeds, which decide each of these with a chance of 80 % "
+        seeds = seeds_to_decide(audit)
+        given = "" if audit.command else f" (--seeds {more_seeds(audit.seeds, seeds)})"
+        text = f"Repeat with about {seeds} seeds{given}, which decide each of these with a chance of 80 % "
         steps.append(f"{text}if its estimate is right: {'; '.join(decided)}.")
     if beyond := [name for name, seeds in needed.items() if not seeds]:
         steps.append(f"Do not expect more seeds to decide: {'; '.join(beyond)}. The estimate is close to its limit.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
+
+
+_MEANWHILE = "Until the rest is decided, sort inputs by total_uncertainty, not by its aleatoric or epistemic part."
+
+
+def _falls(audit: AuditFile) -> list[str]:
+    """Return advice if aleatoric uncertainty decreases with data past the limit that epistemic uncertainty keeps."""
+    found = next((each for each in audit.findings if each.name == "epistemic and data"), None)
+    data = means_by_size(audit.runs, "aleatoric") if all("aleatoric" in row for row in audit.runs) else []
+    if found is None or found.verdict != "holds" or len(data) < 2 or min(mean for _, mean, *_ in data) <= 0:
+        return []
+    points = [(math.log(n), math.log(mean)) for n, mean, *_ in data]
+    exponent, limit = linear_regression(*zip(*points, strict=True)).slope, found.measured["limit"]
+    if exponent >= limit:
+        return []
+    beside = minus(f"{exponent:.2f}, that of epistemic uncertainty {found.measured['exponent']['mean']:.2f}")
+    return [
+        "Do not read aleatoric uncertainty as noise that more data cannot lower: it decreases with more data as well "
+        f"(exponent of n {beside}, limit {tick(limit)})."
+    ]
 
 
 def _seeds_needed(audit: AuditFile) -> dict[str, int | None]:
@@ -303,7 +327,8 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
     if drawn is None:
         return None
     without = ", ".join(name for name in CURVES if name in rows[0] and name not in curves(rows))
-    about = "Means over test inputs, silos and seeds, in nats (vacuity: a share); vertical strokes are the range "
+    share = " (vacuity: a share)" * ("vacuity" in rows[0])
+    about = f"Means over test inputs, silos and seeds, in nats{share}; vertical strokes are the range "
     about += "over seeds. The dashed lines decrease like a variance and like a standard deviation."
     return Chart(
         "Mean uncertainties", drawn, about + (f" Not drawn because they contain zeros: {without}." if without else "")
@@ -313,12 +338,13 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
 def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
     """Return a row per fraction: means over seeds."""
     names, accuracy = [name for name in CURVES if all(name in row for row in rows)], means_by_size(rows, "accuracy")
+    share = ", vacuity as a share" * ("vacuity" in names)
     columns = [
         column("training examples", (f"{size:,.0f}" for size, *_ in accuracy), "per silo, mean over silos"),
         column("accuracy", (percent(mean) for _, mean, _, _ in accuracy)),
         *(column(name, (f"{mean:#.3g}" for _, mean, _, _ in means_by_size(rows, name))) for name in names),
     ]
-    return table(columns, "Means over test inputs, silos and seeds; uncertainties in nats, vacuity as a share.")
+    return table(columns, f"Means over test inputs, silos and seeds; uncertainties in nats{share}.")
 
 
 def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table | None:

@@ -2,10 +2,11 @@
 
 import shlex
 from collections.abc import Sequence
+from math import fsum
 from pathlib import Path
 from typing import NamedTuple
 
-from ...core.text import more_seeds, percent, plural
+from ...core.text import duration, more_seeds, percent, plural
 from ...files.schema import Comparison, DifferenceRecord, Result, Setting, predicted
 from ...uncertainty.statistical_tests import half_width, seeds_needed
 from ..commands import changed, option_of
@@ -56,17 +57,27 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
     """Return how to compare with equal budgets, with seeds enough to show a difference."""
     most = longest(record, setting)
     ran = range_of(trained(record, setting)[most])
-    text = f"Give every method as many rounds as {most} (--match-rounds {most}: here {ran}, whatever rounds is)"
+    text = f"Give every method as many rounds as {most} ({ran})"
     half = None if pair is None else _half(pair)
     if half is None or pair is None:
-        return Advice(f"{text}, before comparing them.", match=most)
+        return Advice(f"{text}, before comparing them{_cost(record, setting, 0)}.", match=most)
     seeds, measure = min(each.seeds for each in order[:2]), record.measures[0]
     now = f"{plural(seeds, 'seed')} show only differences above {gap_text(measure, half)}"
     if seeds >= SEEDS:
-        return Advice(f"{text}: {now}.", match=most)
+        return Advice(f"{text}{_cost(record, setting, 0)}: {now}.", match=most)
     more, level = max(SEEDS, 2 * seeds), LEVEL / len(record.results(setting, measure).pairs)
     then = f"{more} those above about {figure(measure, half_width(half, seeds, more, level))} if seeds vary as here"
-    return Advice(f"{text}, with {more} seeds: {now}, and {then}.", seeds=more, match=most)
+    return Advice(
+        f"{text}, with {more} seeds{_cost(record, setting, more)}: {now}, and {then}.", seeds=more, match=most
+    )
+
+
+def _cost(record: Comparison, setting: Setting, seeds: int) -> str:
+    """Return how long all methods take with the largest number of rounds, from the seconds per round here."""
+    most = max(of[1] for of in trained(record, setting).values())
+    each = [(run.seconds or 0.0) / run.rounds for run in record.runs(setting=setting, status="done") if run.rounds]
+    seconds = fsum(each) * most * max(seeds, len(record.seeds)) / len(record.seeds)
+    return f" (about {duration(seconds)} on this machine)" if seconds else ""
 
 
 def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord) -> list[Advice]:

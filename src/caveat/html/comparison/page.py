@@ -1,6 +1,7 @@
 """The page of a comparison and its plots; it is self-contained and loads nothing from the network."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -108,7 +109,7 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> Chart
     about = f"Differences in {measure.title} of {order[0]} to other methods, with simultaneous 95 % intervals"
     drawn = forest(gaps, order[0], measure, about)
     title = f"{order[0]} against each other method, {wording.header(measure)}"
-    return Chart(title, drawn, f"{caption} They are computed before rounding.")
+    return Chart(title, drawn, caption)
 
 
 def _all(pairs: Sequence[DifferenceRecord]) -> str:
@@ -121,6 +122,7 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     found = {row.name: record.result(row, setting, measure).silos for row in record.rows}
     methods = {name: of for name, of in found.items() if of}
     unequal = bool(budgets.unequal_budgets(record, setting))
+    shading = replace(measure, higher=None) if unequal else measure
     first = [each.row for each in wording.ranked(record.results(setting, measure).rows, measure)] * (not unequal)
     alone = [row.name for row in record.rows if (row.method or row.name) == verdicts.ALONE]
     reference = next((name for name in (*first, *alone, *methods) if name in methods), "")
@@ -133,14 +135,14 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
     shown = sorted(sorted(places, key=spread)[:_MOST_SILOS], key=lambda p: (order[domains.get(p, "")], places.index(p)))
     told = f"{initial(measure.title)} of {len(methods)} methods at {len(shown)} silos, beside that of {reference}"
-    drawn = silo_map(shown, methods, reference, measure, told)
+    drawn = silo_map(shown, methods, reference, shading, told)
     if drawn is None:
         return None
     of = (
         f"the {len(shown)} of {len(places)} silos on which methods differ most" if len(shown) < len(places) else "silos"
     )
     caption = f"{initial(wording.header(measure))} at {of}, mean over seeds"
-    caption += f"; blue: better than {reference}, red: worse" if measure.higher is not None else ""
+    caption += f"; blue: better than {reference}, red: worse" if shading.higher is not None else ""
     caption += ". Single cells are not tested." + " Rounds differ: not a ranking." * unequal
     return Chart(f"{initial(wording.header(measure))} by silo", drawn, caption)
 

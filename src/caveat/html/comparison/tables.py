@@ -150,7 +150,11 @@ def place_table(
         shown += each
     if len(columns) < 2:
         return None
-    return table(columns, f"{measure.title} by {caption}, {wording.interval_caption(shown)}.")
+    cut = any(one.low == 0 != one.mean or one.high == 1 != one.mean for one in shown) and measure.percent
+    return table(
+        columns,
+        f"{measure.title} by {caption}, {wording.interval_caption(shown)}{'; intervals are cut at 0 and 100 %' * cut}.",
+    )
 
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:

@@ -84,7 +84,23 @@ def _all_within(
     free = f"; {ALONE} sends nothing" * (set(sent) == {0})
     seeds = plural(min(each.seeds for each in order), "seed")
     within = f"all within {gap_text(measure, max(ends))}; simultaneous 95 % intervals, {seeds}"
-    return f"No difference is shown between {between} ({within}){free}."
+    return f"No difference in {measure.title} is shown between {between} ({within}){free}.{_elsewhere(record, setting)}"
+
+
+def _elsewhere(record: Comparison, setting: Setting) -> str:
+    """Return the differences that are shown in other metrics, as a sentence; "" without any."""
+    told = []
+    for measure in record.measures[1:]:
+        pairs = [(pair.a, pair.b) for pair in record.results(setting, measure).pairs]
+        both = [
+            gap_between(pairs_of(record, setting, measure), *each, measure)
+            for a, b in pairs
+            for each in ((a, b), (b, a))
+        ]
+        shown = [gap for gap in both if gap is not None and ahead(gap)]
+        than = "higher" if measure.higher is None else "better"
+        told += [f"{measure.title} ({gap.a} {than} than {gap.b})" for gap in shown]
+    return f" Differences are shown in {listed(told, _MOST_OTHERS)}." if told else ""
 
 
 WITHOUT = {
