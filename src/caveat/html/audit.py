@@ -262,7 +262,8 @@ def _falls(audit: AuditFile) -> list[str]:
     exponent, limit = linear_regression(*zip(*points, strict=True)).slope, found.measured["limit"]
     if exponent >= limit:
         return []
-    beside = minus(f"{exponent:.2f}, that of epistemic uncertainty {found.measured['exponent']['mean']:.2f}")
+    own = found.measured["exponent"]["mean"]
+    beside = f"{minus(f'{exponent:.2f}')}, that of epistemic uncertainty {minus(f'{own:.2f}')}"
     return [
         "Do not read aleatoric uncertainty as noise that more data cannot lower: it decreases with more data as well "
         f"(exponent of n {beside}, limit {tick(limit)})."

@@ -92,14 +92,9 @@ def _elsewhere(record: Comparison, setting: Setting) -> str:
     told = []
     for measure in record.measures[1:]:
         pairs = [(pair.a, pair.b) for pair in record.results(setting, measure).pairs]
-        both = [
-            gap_between(pairs_of(record, setting, measure), *each, measure)
-            for a, b in pairs
-            for each in ((a, b), (b, a))
-        ]
-        shown = [gap for gap in both if gap is not None and ahead(gap)]
-        than = "higher" if measure.higher is None else "better"
-        told += [f"{measure.title} ({gap.a} {than} than {gap.b})" for gap in shown]
+        pairs += [(b, a) for a, b in pairs]
+        table, than = pairs_of(record, setting, measure), "higher" if measure.higher is None else "better"
+        told += [f"{measure.title} ({a} {than} than {b})" for a, b in pairs if ahead(gap_between(table, a, b, measure))]
     return f" Differences are shown in {listed(told, _MOST_OTHERS)}." if told else ""
 
 
