@@ -159,8 +159,7 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     step, others = steps(found)
     assert step == "Have a person decide 3 inputs: those with a reason in the CSV (typicality of at most 0.05)."
     assert others == f"Use the labels of the other 17 in the CSV. {WRONG}."
-    expected = "of the silo's answered test inputs, up to 12.9 % can be expected to be wrong, 1 of 40 were (2.5 %, "
-    expected += "95 % interval 0.4 % to 12.9 %)."
+    expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %)."
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))

@@ -28,8 +28,6 @@ _MOST_ALARMS = 12
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
 _MOST_NOTES = 5
-_FEW = 10
-"""Number of wrong answers below which the upper bound of their share is said first."""
 _SCORES = {
     "typicality": "all together",
     "familiarity": "distance from the silo's own inputs",
@@ -113,7 +111,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         chance = "more than chance explains" if alarms.unlike else "as seldom by chance" if seldom else "as by chance"
         chance = f", {chance} ({equation(alarms.p)})" if alarms.raised > rate * n else ""
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the "
-        told += f"silo's own are expected to{chance}.{_which(found) * alarms.unlike}{_repeated(found)}"
+        told += f"silo's own are expected to{chance}."
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"Alarms of single rows do not show this: {told}"))
         else:
@@ -124,9 +122,6 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if found.unlike:
         told = listed(found.unlike, _MOST_NOTES)
         lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
-    if found.all_unlike and Reason.UNSURE not in found.reasons:
-        text = "No input is flagged as unsure: predictions can be confident and wrong on inputs unlike the silo's own."
-        lines.append(Statement("open", text))
     notes = Counter(note for note in prediction.input_notes if note)
     if notes:
         told = "; ".join(f"{plain(note)} ({number:,})" for note, number in notes.most_common(_MOST_NOTES))
@@ -136,23 +131,6 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if undefined := found.undefined:
         lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
     return worst_first(lines)
-
-
-def _which(found: PredictedInputs) -> str:
-    """Return the single score that is low for most inputs."""
-    rate = found.prediction.false_alarm_rate
-    low = {name: int((found.prediction.p_values[name] <= rate).sum())
-           for name in list(_SCORES)[1:] if name in found.prediction.p_values}  # fmt: skip
-    name = max(low, key=lambda each: low[each], default="")
-    return f" Of the single scores, {name} ({_SCORES[name]}) is lowest most often: for {low[name]:,}." if name else ""
-
-
-def _repeated(found: PredictedInputs) -> str:
-    """Return how many inputs differ, if some have the same values or, for other inputs, the same probabilities."""
-    rows = zip(*found.cells.values(), strict=True) if found.cells else map(tuple, found.prediction.probs.tolist())
-    different, what = len(set(rows)), "values" if found.cells else "probabilities"
-    told = f" Only {different:,} inputs have different {what}; the test counts repeated inputs as independent."
-    return told * (different < len(found.prediction))
 
 
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
@@ -165,8 +143,6 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         with_it = changed(found.command, {"--silo": stem}) if found.command else shlex.join(["--silo", stem])
         step = Markup("If these inputs are of silo {}, predict with <code>{}</code>.").format(plain(stem), with_it)
         steps.insert(0, step)
-    elif found.all_unlike and found.others:
-        steps.append("If these inputs are of another silo of the run, predict with the name of that silo as --silo.")
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     if found.all_unlike:
@@ -197,8 +173,8 @@ def _expected(found: PredictedInputs) -> str:
         low, high = wilson(wrong, of)
         limit = "" if found.limit is None else f"{found.limit:.3g}"
         whose = f"all silos' test inputs up to {limit}" if limit else "the silo's answered test inputs"
-        told += f": of {whose}, up to {percent(high)} can be expected to be wrong" if wrong < _FEW else f": of {whose}"
-        told += f", {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval {percent(low)} to {percent(high)})"
+        told += f": of {whose}, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval {percent(low)} to "
+        told += f"{percent(high)})"
     return f"{told}."
 
 
@@ -225,9 +201,7 @@ def _strips(found: PredictedInputs) -> list[Chart]:
         y_ticks = svg.written(svg.ticks(0, max(shares), 2), lambda share: percent(share, 0))
         x_ticks = svg.written((0, 0.2, 0.4, 0.6, 0.8, 1), tick)
         drawn = svg.plot(frame, f"P-values of {name}: {told}", x_ticks, y_ticks, "p-value", chance, *bars, own)
-        (value, times), *_ = Counter(known).most_common(1)
-        tied = f"; {times:,} are tied at {probability(value)}" * (times > max(1, 2 * len(known) / bins))
-        charts.append(Chart(f"{name.capitalize()}: {about}", drawn, f"{told}{tied}."))
+        charts.append(Chart(f"{name.capitalize()}: {about}", drawn, f"{told}."))
     return charts
 
 
@@ -248,8 +222,7 @@ def _shifted(found: PredictedInputs) -> Table | None:
     ]
     return table(
         columns,
-        f"Columns in which all {len(found.prediction):,} rows together differ from the silo's own calibration rows; "
-        "p-values are corrected for all. Shares missing are of all rows, other figures of the rows with a value.",
+        "Columns in which all rows together differ from the silo's own; p-values are corrected for all.",
     )
 
 

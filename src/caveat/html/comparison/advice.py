@@ -77,7 +77,7 @@ def _cost(record: Comparison, setting: Setting, seeds: int) -> str:
     most = max(of[1] for of in trained(record, setting).values())
     each = [(run.seconds or 0.0) / run.rounds for run in record.runs(setting=setting, status="done") if run.rounds]
     seconds = fsum(each) * most * max(seeds, len(record.seeds)) / len(record.seeds)
-    return f" (about {duration(seconds)} on this machine)" if seconds else ""
+    return f" (about {duration(seconds)})" if seconds else ""
 
 
 def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord) -> list[Advice]:
