@@ -136,7 +136,7 @@ def test_workers_do_not_wait_for_threads_of_their_parent(nowhere: Path) -> None:
     settings = sets("method.name=fedavg", "model.width=16", "rounds=1", "training.local_steps=1", "baselines=[]")
     free = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
     command = [sys.executable, "-m", "caveat", "run", *settings, "--workers", "2", "--quiet", "--out", "out"]
-    done = subprocess.run(command, capture_output=True, text=True, env=free, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=free, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
