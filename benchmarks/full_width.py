@@ -4,8 +4,8 @@ CAVEAT_DATA=DIR python benchmarks/full_width.py rates|runs|table --out OUT [--de
 
 `rates` trains both rows for eight rounds with each learning rate, on MNIST and seed 100, which the table does not use.
 `runs` trains the rows of the table with the rates that are best on validation data; each run is a folder, a finished
-one is kept, and an interrupted one is continued. `table` prints the table of the finished runs. Several runs share the
-device. DIR contains mnist.npz and fashion_mnist.npz.
+one is kept, and an interrupted one is continued. `table` prints accuracy by run, domain and round. Several runs share
+the device. DIR contains mnist.npz and fashion_mnist.npz.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 DATA = {"MNIST": "uefl-mnist", "Fashion-MNIST": "uefl-fmnist"}
 SEEDS, RATES = (0, 1, 2), (0.0001, 0.0003, 0.001)
@@ -63,8 +64,7 @@ def runs() -> list[tuple[str, str, int, str]]:
 
 def validation(folder: Path) -> float:
     """Return the mean accuracy over silos on validation data, at the end."""
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    of = [each for each in rows if each.get("split") == "validation" and each["phase"] == "final"]
+    of = [each for each in rows_of(folder) if each.get("split") == "validation" and each["phase"] == "final"]
     return fmean(each["accuracy"] for each in of)
 
 
@@ -77,24 +77,41 @@ def tried(out: Path, row: str, lr: float) -> Path:
     return out / "rates" / f"{row.replace(' ', '-')}-{lr:g}"
 
 
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's metrics; none before its first evaluation."""
+    file = folder / "rounds.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def grouped(rows: list[dict[str, Any]], key: str) -> dict[Any, float]:
+    """Return the mean accuracy in percent by a key of the rows."""
+    found = {row[key]: [each["accuracy"] for each in rows if each[key] == row[key]] for row in rows}
+    return {name: 100 * fmean(values) for name, values in found.items()}
+
+
+def told(found: dict[Any, float]) -> str:
+    return ", ".join(f"{name}: {value:.1f}" for name, value in found.items())
+
+
 def table(out: Path) -> None:
+    """Print validation accuracy by learning rate, test accuracy of each run by domain, and validation accuracy over
+    rounds, also of runs that have not ended."""
     for row in ROWS:
-        at = {lr: tried(out, row, lr) for lr in RATES}
-        rates = {lr: validation(folder) for lr, folder in at.items() if (folder / "summary.json").exists()}
-        print(row, ", ".join(f"rate {lr:g}: {100 * value:.1f} % of validation inputs" for lr, value in rates.items()))
-    print("| data | row | precision | accuracy, % | by seed | entropy | rounds |")
-    print("| --- | --- | --- | ---: | --- | ---: | --- |")
-    for data in DATA:
-        for row in ROWS:
-            for precision in ("bfloat16", "float32"):
-                folders = [out / name_of(data, row, seed, precision) for seed in SEEDS]
-                found = [json.loads((f / "summary.json").read_text()) for f in folders if (f / "summary.json").exists()]
-                if found:
-                    each = [100 * fmean(silo["test"]["accuracy"] for silo in run["silos"]) for run in found]
-                    entropy = fmean(fmean(silo["test"]["entropy"] for silo in run["silos"]) for run in found)
-                    seeds = ", ".join(f"{value:.1f}" for value in each)
-                    rounds = ", ".join(str(run["rounds_run"]) for run in found)
-                    print(f"| {data} | {row} | {precision} | {fmean(each):.1f} | {seeds} | {entropy:.3f} | {rounds} |")
+        rates = {lr: 100 * validation(tried(out, row, lr)) for lr in RATES}
+        print(f"{row}, % of validation inputs by learning rate: {told(rates)}")
+    print("| data | row | seed | precision | accuracy, % | entropy | rounds | by domain | validation, by round |")
+    print("| --- | --- | ---: | --- | ---: | ---: | ---: | --- | --- |")
+    for data, row, seed, precision in runs():
+        rows = rows_of(folder := out / name_of(data, row, seed, precision))
+        curve = [each for each in rows if each.get("split") == "validation" and each["phase"] == "train"]
+        ended, text = folder / "summary.json", " | | "
+        if ended.exists():
+            run = json.loads(ended.read_text())
+            accuracy, entropy = (fmean(silo["test"][key] for silo in run["silos"]) for key in ("accuracy", "entropy"))
+            text = f"{100 * accuracy:.1f} | {entropy:.3f} | {run['rounds_run']}"
+        tested = [each for each in rows if each.get("split") == "test" and each["phase"] == "final"]
+        places = told(grouped(tested, "domain"))
+        print(f"| {data} | {row} | {seed} | {precision} | {text} | {places} | {told(grouped(curve, 'round'))} |")
 
 
 def main() -> None:

@@ -63,6 +63,14 @@ def test_powers_of_n_have_their_exponent(exponent: float, verdict: str) -> None:
     assert ("is not epistemic" in found.sentence) == (exponent >= 0)
 
 
+def test_the_exponent_of_aleatoric_uncertainty_stands_beside_that_of_epistemic() -> None:
+    made = [row | {"aleatoric": 3 * row["n"] ** -0.5} for row in rows(lambda n, seed: 1 / n)]
+    assert findings.sample_size(made, "epistemic").measured["aleatoric_exponent"]["by_seed"] == pytest.approx(
+        [-0.5] * 3
+    )
+    assert "aleatoric_exponent" not in findings.sample_size(rows(lambda n, seed: 1 / n), "epistemic").measured
+
+
 def test_epistemic_uncertainty_that_is_practically_zero_is_said_though_it_falls() -> None:
     for share, zero in ((1e-4, True), (1e-2, False)):
         made = [row | {"total": row["epistemic"] / share} for row in rows(lambda n, seed: (1 + seed) / n)]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from federations import METHODS, WRAPPED, Federation, assert_same, assert_same_states
+from on_devices import EVERY, TWO, every_method, measured
 from shadow import SEEDS, Shadow, on_shadow, reads, without_double
 
-from caveat.core import Method, Payload, Silo, key
+from caveat.core import Method, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
 from caveat.engines.process_pool import SingleMachineEngine
@@ -20,33 +21,12 @@ from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import newest_state, small_silos
 from caveat.training.fit import Training
 from caveat.training.vectorized_fit import Mask, drawn
-from caveat.wrappers.base import Wrapper
-from caveat.wrappers.evaluation import TEST
 
 on_shadow()
 DEVICE = torch.device("shadow", 0)
-TWO = dict(list(small_silos().items())[:2])
 
 
-def short(method: Method) -> Method:
-    """With two rounds of training."""
-    changes: dict[str, Any] = {"rounds": 2} | ({"iterations": 2} if hasattr(method, "iterations") else {})
-    return method if isinstance(method, Wrapper) else replace(method, **changes)  # type: ignore[type-var]
-
-
-EVERY = [short(method) for method in METHODS + WRAPPED]
-each = pytest.mark.parametrize("method", EVERY, ids=[f"{type(m).__name__}-{i}" for i, m in enumerate(EVERY)])
-
-
-def measured(federation: Federation) -> dict[str, Payload]:
-    """What silos measure in the end."""
-    place, t = federation.place, len(federation.place.schedule)
-    down = federation.method.broadcast(federation.server)
-    kept = {silo: newest_state(place.states, silo) for silo in place.silos}
-    return {silo: place.perform(t, TEST, down, silo, kept[silo]).update.payload for silo in place.silos}
-
-
-@each
+@every_method
 def test_a_device_comes_to_the_bits_of_the_cpu(method: Method, tmp_path: Path) -> None:
     """A tensor that was left on the device could not be compared with one on the CPU."""
     here, there = (Federation(method, tmp_path / d.type, data=TWO, device=d) for d in (CPU, DEVICE))

@@ -159,11 +159,15 @@ def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:
 
 
 def test_aleatoric_uncertainty_that_falls_like_epistemic_is_said() -> None:
-    known = audit(FALLS)
-    rows = [{"n": 10.0, "aleatoric": 1.0}, {"n": 1000.0, "aleatoric": 0.1}]
-    (fallen,) = _falls(known.model_copy(update={"runs": rows}))
-    assert f"(exponent of n {MINUS}0.50, that of epistemic uncertainty {MINUS}1.00, limit {MINUS}0.25)" in fallen
-    assert not _falls(known.model_copy(update={"runs": [rows[0], {"n": 1000.0, "aleatoric": 0.9}]}))
+    def told(**exponent: float) -> list[str]:
+        return _falls(audit(replace(FALLS, measured=FALLS.measured | {"aleatoric_exponent": exponent})))
+
+    (fallen,) = told(mean=-0.5, low=-0.6, high=-0.4)
+    assert f"(exponent of n {MINUS}0.50, {MINUS}0.60 to {MINUS}0.40; that of epistemic" in fallen
+    assert fallen.endswith(f"uncertainty {MINUS}1.00, limit {MINUS}0.25).")
+    assert not told(mean=-0.5, low=-0.9, high=-0.1)
+    assert not told(mean=-0.5)
+    assert not _falls(audit(FALLS))
 
 
 def test_an_interval_that_crosses_its_limit_is_written_with_digits_enough() -> None:

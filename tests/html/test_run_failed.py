@@ -36,6 +36,11 @@ def test_what_would_fail_again_is_not_to_be_resumed(tmp_path: Path) -> None:
     assert "run-lower-lr" in text
 
 
+def test_a_silo_s_name_is_said_as_it_is(tmp_path: Path) -> None:
+    text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="clinic at sea")
+    assert "Failed in round 15, first noticed at clinic at sea: training diverged." in text
+
+
 def test_what_can_be_mended_goes_on(tmp_path: Path) -> None:
     text = failed(interrupted_run(tmp_path / "run"), error="a worker process died at silo 'silo-1'")
     assert "Failed in round 15. → After fixing the cause below, continue the run with: caveat resume run" in text

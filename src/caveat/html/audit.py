@@ -4,11 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from statistics import linear_regression
 
 from markupsafe import Markup
 
-from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, power_tick, tick
+from ..core.text import apart, equation, initial, joined, more_seeds, percent, plural, power_tick, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
 from ..uncertainty.statistical_tests import seeds_needed
 from . import templates
@@ -253,20 +252,19 @@ _MEANWHILE = "Until the rest is decided, sort inputs by total_uncertainty, not b
 
 
 def _falls(audit: AuditFile) -> list[str]:
-    """Return advice if aleatoric uncertainty decreases with data past the limit that epistemic uncertainty keeps."""
+    """Return advice if aleatoric uncertainty decreases with data past the limit of epistemic uncertainty, beyond chance
+    over seeds."""
     found = next((each for each in audit.findings if each.name == "epistemic and data"), None)
-    data = means_by_size(audit.runs, "aleatoric") if all("aleatoric" in row for row in audit.runs) else []
-    if found is None or found.verdict != "holds" or len(data) < 2 or min(mean for _, mean, *_ in data) <= 0:
+    if found is None or found.verdict != "holds" or "aleatoric_exponent" not in found.measured:
         return []
-    points = [(math.log(n), math.log(mean)) for n, mean, *_ in data]
-    exponent, limit = linear_regression(*zip(*points, strict=True)).slope, found.measured["limit"]
-    if exponent >= limit:
+    exponent, own, limit = (found.measured[name] for name in ("aleatoric_exponent", "exponent", "limit"))
+    if exponent.get("high", limit) >= limit:  # one seed has no interval
         return []
-    own = found.measured["exponent"]["mean"]
-    beside = f"{minus(f'{exponent:.2f}')}, that of epistemic uncertainty {minus(f'{own:.2f}')}"
+    mean, low, high = apart(exponent["mean"], exponent["low"], exponent["high"])
     return [
         "Do not read aleatoric uncertainty as noise that more data cannot lower: it decreases with more data as well "
-        f"(exponent of n {beside}, limit {tick(limit)})."
+        f"(exponent of n {mean}, {low} to {high}; that of epistemic uncertainty {apart(own['mean'])[0]}, limit "
+        f"{tick(limit)})."
     ]
 
 

@@ -91,9 +91,7 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
     if len(sizes) < 2 or any(row[name] <= 0 for row in rows):
         reason = "One fraction of the data" if len(sizes) < 2 else f"A mean {called} of zero"
         return Finding(title, claim, "cannot say", f"{reason} has no slope.", {})
-    slopes = Spread(
-        tuple(observations.log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed)
-    )
+    slopes = _slopes(by_seed, name)
     verdict = decide(*slopes.interval, SLOWEST, "below")
     left = sum(mine[-1][name] for mine in by_seed) / sum(mine[0][name] for mine in by_seed)
     measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(left)}
@@ -103,7 +101,16 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
         measured["practically_zero"] = mine < PRACTICALLY * total
         if measured["practically_zero"]:
             sentence += f" It is practically zero: {percent(mine / total, 3)} of total uncertainty with all data."
+        if all(row.get("aleatoric", 0.0) > 0 for row in rows):
+            measured["aleatoric_exponent"] = _slopes(by_seed, "aleatoric").record
     return Finding(title, claim, verdict, sentence, measured)
+
+
+def _slopes(by_seed: Sequence[Sequence[Mapping[str, float]]], name: str) -> Spread:
+    """Return the exponents of the number of training examples over seeds."""
+    return Spread(
+        tuple(observations.log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed)
+    )
 
 
 def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[float], left: float) -> str:

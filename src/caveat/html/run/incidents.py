@@ -138,8 +138,8 @@ def varied(run: RunFolder, name: str, *options: str, command: str = "run") -> st
 
 
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
-    at = f" at {plain(failure.silo)}" if failure.silo else ""
-    at = at.replace(" at ", ", first noticed at ") if failure.diverged else at  # training diverges at all silos
+    first = ", first noticed" * failure.diverged  # training diverges at all silos
+    at = f"{first} at {plain(failure.silo)}" if failure.silo else ""
     what, own = f"{whose}failed in round {failure.round}{at}", not whose
     # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
