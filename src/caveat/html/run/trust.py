@@ -8,7 +8,7 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, joined, percent, plural
+from ...core.text import decimal, equation, joined, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval, wilson
@@ -157,10 +157,8 @@ def _confidence_line(found: Confidence) -> Statement:
         return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
-        text = Markup(
-            "<b>Its confidence may be off</b>: {} (p = {}, corrected for {} checks; below 0.05 shows an error)."
-        )
-        return Statement(found.kind, text.format(found.checks[0].text, decimal(found.p, 2), CHECKS))
+        text = Markup("<b>Its confidence may be off</b>: {} ({}, corrected for {} checks; below 0.05 shows an error).")
+        return Statement(found.kind, text.format(found.checks[0].text, equation(found.p), CHECKS))
     if not found.resolved:
         band = found.pooled.ece_null
         unnoticed = f", because chance alone explains an ECE of up to {decimal(band.upper)}" if band else ""
