@@ -80,6 +80,14 @@ def test_no_page_is_longer_than_a_reader_reads() -> None:
     assert not long - outside
 
 
+def test_the_glossary_defines_its_terms_in_alphabetical_order() -> None:
+    (body,) = re.findall(r"^```\{glossary\}\n(.*?)^```$", (DOCS / "glossary.md").read_text(), re.MULTILINE | re.DOTALL)
+    entries = [each.strip().splitlines() for each in body.split("\n\n")]
+    terms = [lines[0].lower() for lines in entries]
+    assert terms == sorted(set(terms))
+    assert all(len(lines) > 1 and all(re.match(r"  \S", line) for line in lines[1:]) for lines in entries)
+
+
 def test_tools_find_every_page_command_and_name() -> None:
     text = generated.llms(DOCS)
     assert max(map(len, text.splitlines())) < 500
