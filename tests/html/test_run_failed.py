@@ -25,20 +25,18 @@ def failed(folder: Path, kind: str = "failed", **known: Any) -> str:
 
 def test_what_would_fail_again_is_not_to_be_resumed(tmp_path: Path) -> None:
     text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="silo-3")
-    assert (
-        "Failed in round 15, first noticed at silo-3: training diverged. → The run has no model. Lower training.lr"
-        in text
-    )
+    assert "Failed in round 15: training diverged. The run has no model. → Lower training.lr" in text  # at all silos
     assert "FloatingPointError: model/head is not finite" in text
     assert "caveat resume" not in text
     assert "Unfinished" not in text
-    assert text.count("/config.toml --set training.lr=0.001 --out ") == 2  # in the first step and below
+    assert text.count("/config.toml --set training.lr=0.001 --out ") == 1
+    assert "A Python program" not in text
     assert "run-lower-lr" in text
 
 
 def test_a_silo_s_name_is_said_as_it_is(tmp_path: Path) -> None:
-    text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="clinic at sea")
-    assert "Failed in round 15, first noticed at clinic at sea: training diverged." in text
+    text = failed(interrupted_run(tmp_path / "run"), lost=True, silo="clinic at sea")
+    assert "Failed in round 15 at clinic at sea: its private state is lost." in text
 
 
 def test_what_can_be_mended_goes_on(tmp_path: Path) -> None:
@@ -55,7 +53,7 @@ def test_a_lost_state_is_put_back_or_reset(tmp_path: Path) -> None:
 def test_what_failed_beside_is_said_too(tmp_path: Path) -> None:
     folder = fake_run(tmp_path / "run")
     text = failed(folder / "baselines" / "local", "unfinished", diverged=True, silo="silo-0")
-    assert "▲ Local failed in round 15, first noticed at silo-0: training diverged. → The run is not affected" in text
+    assert "▲ Local failed in round 15: training diverged. The run is not affected, only this comparison" in text
     assert "has no model" not in text
     assert "Complete" in text
 

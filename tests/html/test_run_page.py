@@ -138,7 +138,7 @@ def test_what_users_name_is_text_and_never_markup(tmp_path: Path) -> None:
 def test_the_configuration_is_on_the_page_to_the_letter(full: Path, full_page: str) -> None:
     shown = full_page.split('<pre class="config"')[1].split(">", 1)[1].split("</pre>")[0]
     assert shown.replace("&#34;", '"') == (full / "config.toml").read_text()
-    assert " caveat run config.toml --out NEW " in Page(full_page).text
+    assert f" caveat run {full}/config.toml --out NEW " in Page(full_page).text
 
 
 def test_an_interrupted_run_reports_what_is_there_and_says_so(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from fake_run import describe, write_json
 from html_page import Page
-from scipy.stats import ttest_1samp
+from scipy.stats import binomtest, ttest_1samp
 
 from caveat.files import read_run
 from caveat.files.schema import RoundRow, SiloRecord
 from caveat.html.run.page import render
-from caveat.html.run.quantity_silos import _missed, judged
+from caveat.html.run.quantity_silos import _missed, _skew, judged
 
 
 @pytest.mark.parametrize("silos", [1, 10])
@@ -134,15 +134,42 @@ def test_verdicts_of_silos_follow_from_their_test_inputs(tmp_path: Path, seed: i
 
 def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     page = Page(quantity_run(tmp_path / "a", [5, 6, 7], [8, 9, 10], interval_width=17.0)).text
-    assert "They are nearly as wide as without inputs, in the mean 17.0 instead of 18.0." in page
+    assert "They are little narrower than without inputs, in the mean 17.0 instead of 18.0." in page
+    assert "Use its predictions without their intervals" not in page
     assert "Predictions are too" not in page
+    page = Page(quantity_run(tmp_path / "c", [5, 6, 7], [8, 9, 10], interval_width=19.0)).text
+    assert "They are no narrower than without inputs, in the mean 19.0 instead of 18.0." in page
+    assert "Use its predictions without their intervals, which are no narrower" in page
     quantity_run(tmp_path / "b", [5, 6, 7], [8, 9, 10], interval_width=9.0)
     content = json.loads((tmp_path / "b/summary.json").read_text())
     content["silos"][1]["pit"] = [1, 1, 1, 1, 2, 4, 8, 10, 10, 12]
     write_json(tmp_path / "b/summary.json", content)
     page = Page(render(read_run(tmp_path / "b"))).text
-    assert "nearly as wide" not in page
-    told = "Predictions are too low at silo 'silo 1' (44 of 50 observed values are above their predicted median; p = "
-    assert told in page
+    assert "They are narrower than without inputs" in page
+    told = "Predictions are too low at silo 'silo 1' (44 of 50 observed values are above their predicted median)"
+    assert f"{told}, beyond chance over silos." in page
     assert "Expect higher values than predicted at silo 'silo 1'." in page
     assert "train there alone" not in page
+
+
+@pytest.mark.parametrize("above", [22, 23, 31])
+def test_predictions_are_too_low_where_a_sign_test_shows_it(above: int) -> None:
+    """Of 31 observed values above their medians, 22 show it alone and none of three silos shows it by 22 or 23."""
+    pit = [0.0] * 4 + [31.0 - above, 0, 0, 0, 0, float(above)]
+    silo = SiloRecord.model_validate({"name": "a", "n_test": 31, "pit": pit})
+    for silos in (1, 3):
+        shown = silos * binomtest(above, 31).pvalue < 0.05
+        assert _skew(silo, silos) == ("low" if shown else "")
+    assert _skew(SiloRecord.model_validate({"name": "a", "n_test": 31, "pit": pit[::-1]}), 1) == "high"
+
+
+def test_the_headline_has_the_interval_and_the_unit_of_its_error(tmp_path: Path) -> None:
+    quantity_run(tmp_path / "run", [5, 6], [8, 9])
+    assert "95 % interval" not in Page(render(read_run(tmp_path / "run"))).text.partition("on average")[2][:30]
+    y, errors = np.zeros(50), np.random.default_rng(0).exponential(5, (2, 50))
+    observed = [{"silo": f"silo {i}", "observed": [*y], "value": [*each]} for i, each in enumerate(errors)]
+    write_json(tmp_path / "run/gallery.json", {"classes": [], "silos": [], "observed": observed})
+    half = 1.96 * (errors.var(1, ddof=1) / 50).sum() ** 0.5 / 2
+    page = Page(render(read_run(tmp_path / "run"))).text
+    assert f"is off by 5.50 on average (95 % interval {5.5 - half:.3g} to {5.5 + half:.3g}); the median" in page
+    assert "in the unit of the target" in page

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from pathlib import Path
+from statistics import pstdev
 
 import pytest
 from fake_run import decided_run, fake_run, minimal_run, write_json
@@ -15,7 +16,8 @@ from html_page import Page
 from caveat.files import RunFolder, read_run
 from caveat.html.run.page import render, write_report
 from caveat.html.run.rounds import spread
-from caveat.html.run.silos import SiloSection, differences_to_alone, rows_of, silo_section
+from caveat.html.run.silo_rows import differences_to_alone, rows_of
+from caveat.html.run.silos import SiloSection, silo_section
 from caveat.html.templates import Table
 from caveat.terminal.results import result_table, run_conclusion
 from caveat.terminal.tables import written
@@ -33,14 +35,14 @@ def cells(table: Table | None, header: str) -> list[str]:
     return next([cell.text for cell in each.cells] for each in table.columns if each.header == header)
 
 
-def many(folder: Path, count: int) -> Path:
+def many(folder: Path, count: int, inputs: int = 9) -> Path:
     """Silos of few inputs, whose accuracies differ by chance."""
     fake_run(folder, beside=False, silos=9)
     content = json.loads((folder / "summary.json").read_text())
     first = content["silos"][0]
     del first["codeword_use"]
     content["silos"] = [
-        first | {"name": f"silo-{i}", "n_test": 9, "test": first["test"] | {"accuracy": (6 + i % 4) / 9}}
+        first | {"name": f"silo-{i}", "n_test": inputs, "test": first["test"] | {"accuracy": (6 + i % 4) / 9}}
         for i in range(count)
     ]
     write_json(folder / "summary.json", content)
@@ -79,11 +81,12 @@ def test_an_interval_is_drawn_where_it_is(tmp_path: Path) -> None:
 
 
 def test_of_forty_silos_ten_are_open_and_of_a_thousand_columns_are_histograms(tmp_path: Path) -> None:
-    forty = section(read_run(many(tmp_path / "forty", 40)))
+    forty = section(read_run(many(tmp_path / "forty", 40, inputs=90)))
     assert len(cells(forty.worst, "silo")) == 10 + 2
     assert len(cells(forty.rest, "silo")) == 30
     assert forty.histograms == ()
-    folder = many(tmp_path / "thousand", 1000)
+    assert forty.note == ""
+    folder = many(tmp_path / "thousand", 1000, inputs=90)
     thousand = section(read_run(folder))
     assert len(cells(thousand.worst, "silo")) == 10 + 2
     assert thousand.rest is thousand.metrics is thousand.helped is None
@@ -95,6 +98,29 @@ def test_of_forty_silos_ten_are_open_and_of_a_thousand_columns_are_histograms(tm
     assert "Median" in thousand.histograms[0].caption
     bars = re.findall(r"<title>(\d+) silos</title>", thousand.histograms[0].drawing)
     assert sum(map(int, bars)) == 1000
+
+
+@pytest.mark.parametrize("silos", [40, 1000])
+def test_silos_that_cannot_be_judged_have_no_ranking_but_their_distribution_beside_chance(
+    tmp_path: Path, silos: int
+) -> None:
+    run = read_run(many(tmp_path / "run", silos))
+    found = section(run)
+    assert found.worst is found.helped is None
+    assert found.note.startswith("With at most 9 inputs each, single silos cannot be judged. ")
+    names = [f"silo-{i}" for i in range(silos)]
+    if silos == 40:
+        assert cells(found.rest, "silo") == [*names, "mean over silos", "all inputs"]
+    else:
+        assert [row["silo"] for row in csv.DictReader(found.csv.splitlines())] == names
+    shares = [(6 + i % 4) / 9 for i in range(silos)]
+    p = sum(shares) / silos
+    spread, chance = 100 * pstdev(shares), 100 * (p * (1 - p) / 9) ** 0.5
+    caption = found.histograms[0].caption
+    assert f"Standard deviation {spread:.1f} points, {chance:.1f} if silos differ only by chance (line)" in caption
+    page = render(run)
+    assert "worst" not in Page(page).text.partition("Silos")[2].partition("Errors")[0].replace("the worst silo", "")
+    assert "at 90 % of silos" not in page
 
 
 def test_the_terminal_shows_the_worst_of_many_silos_and_what_to_do(tmp_path: Path) -> None:
@@ -139,9 +165,17 @@ def test_whom_the_federation_helps_has_the_intervals_of_newcombe(tmp_path: Path)
     assert cells(section(run).worst, "gain over training alone")[-2] == "+10.0"
 
 
-def test_abstentions_are_in_the_table(tmp_path: Path) -> None:
-    run = read_run(decided_run(tmp_path / "run"))
-    assert cells(section(run).worst, "abstains")[:2] == ["10.0 %", "10.0 %"]
+def test_abstentions_are_in_the_table_once(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    assert cells(section(read_run(folder)).worst, "abstains")[:2] == ["10.0 %", "10.0 %"]
+    content = json.loads((folder / "summary.json").read_text())
+    for each in content["silos"]:
+        each["test"] |= {"unfamiliar": 0.1, "novel": None, "unsure": None}
+    write_json(folder / "summary.json", content)
+    worst = section(read_run(folder)).worst
+    assert cells(worst, "abstains, with a false alarm")[:2] == ["10.0 %", "10.0 %"]
+    assert worst is not None
+    assert "abstains" not in [each.header for each in worst.columns]
 
 
 def test_the_confusion_is_a_map_with_blank_zeros(tmp_path: Path) -> None:
@@ -155,7 +189,7 @@ def test_the_confusion_is_a_map_with_blank_zeros(tmp_path: Path) -> None:
         ("0.82", "right"), ("0.3", "wrong"), ("1", "right"),
     ]  # fmt: skip
     assert "2 of class ill called well" in drawing
-    assert "Most frequent errors: 2 of class ill called well" in text
+    assert "Most frequent errors: 2 of class ill called well." in Page(text).text
     assert Page(text).sections == ["overview", "silos", "errors", "training", "details"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from fake_run import confident_run, decided_run, fake_run, write_json
 from html_page import Page
 from markupsafe import Markup
-from scipy.stats import betabinom
+from scipy.stats import betabinom, ttest_1samp
 
 from caveat.cli.output import known_errors
 from caveat.files import read_run
-from caveat.files.schema import Metrics, SiloRecord
+from caveat.files.schema import Metrics, RoundRow, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
 from caveat.html.run.confidence import SureErrors, confidence
 from caveat.html.run.familiarity import familiarity, promised, too_many, too_many_in_all
@@ -345,7 +346,7 @@ def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> Non
     found = right_and_wrong(read_run(folder))
     assert found is not None
     assert [name for _, name in found[1]] == ["right", "wrong", "foreign (ood_local)", "foreign (ood_global)"]
-    assert "right 90, 89 % of them in the lowest bin" in found[0].caption
+    assert "right 90, 89 % of them below 0.5 nats" in found[0].caption
     assert "foreign (ood_local) 100, 40 % of them" in found[0].caption
     assert "foreign (ood_global) 100, 10 % of them" in found[0].caption
 
@@ -364,11 +365,9 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
     assert first.endswith("-longer; else with another training.lr or a method with local models.")
     page, found = render(read_run(folder)), overview(read_run(folder))
     assert found is not None
-    head = (
-        "Do not use it yet: a simple linear (ridge) model of each silo's own training inputs is right 10 points more "
-    )
-    head += "often on 1,040 validation inputs. uefl predicts 97.0 % of 360 test inputs"
-    assert found.sentence.striptags().startswith(head)
+    assert found.sentence.striptags().startswith("Do not use it yet: uefl predicts 97.0 % of 360 test inputs")
+    end = " A simple linear (ridge) model of each silo's own training inputs is right 10 points more often on 1,040 "
+    assert found.sentence.striptags().endswith(f"{end}validation inputs.")
     assert "1 warning" not in page
     assert "Predict new inputs" not in page
     assert len(told(folder).advice) == 1
@@ -445,16 +444,19 @@ def test_silos_with_their_own_guarantees_are_judged_one_by_one(tmp_path: Path) -
     assert "Have a person check answers" not in advice(told(folder))
 
 
-def test_the_diamond_says_that_it_has_no_weights(tmp_path: Path) -> None:
+def test_the_share_of_errors_of_a_guarantee_is_one_number_on_the_page(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
-    assert "not weighted" not in render(read_run(folder))
+    assert "weighted" not in render(read_run(folder))
     silos = json.loads((folder / "summary.json").read_text())["silos"]
     for silo, n, right in ((silos[0], 50, 0.60), (silos[1], 450, 0.98)):
         silo |= {"n_calibration": n, "test": {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}}
     change(folder, silos=silos, streams={})
     page = Page(render(read_run(folder))).text
-    assert "79.0 % of these correctly (79 of 100; 95 % interval 70.0 % to 85.8 %)" in page
-    assert "50.0 % answered, 21.0 % of these wrong, silos not weighted; decisions may use" in page
+    assert "answers 100 of 200 test inputs, 79 of these correctly. Its guarantee" in page
+    assert "Found: 5.8 % (21 of 100, weighted)." in page
+    assert "50.0 % answered, 5.8 % of these wrong, silos weighted as in calibration; decisions may use" in page
+    assert "21.0 %" not in page
+    assert "no single silo (most wrong at a: 20 of 50)" in page
 
 
 @pytest.mark.parametrize(
@@ -469,11 +471,13 @@ def test_one_model_that_is_better_beyond_chance_than_the_choice_of_models_is_nam
     models = json.loads((folder / "summary.json").read_text())["models"]
     for name, share in (("local", local), ("global", whole), ("switch", 0.92)):
         models[name] |= {"pooled": {"accuracy": share}, "silos": 2}
-    first = " ".join(text for _, text in lines(told(change(folder, models=models))))
+    found = told(change(folder, models=models))
+    first = " ".join(text for _, text in lines(found))
     best = f"{said} better on own inputs: right for 99.0 %, the run's choice of models for 92.0 % (95.0 % of its "
     assert (best in first) == bool(said)
     assert ("better on own inputs" in first) == bool(said)
-    assert ('"always" answers every input with them, also foreign ones, and' in first) == ("local" in said)
+    always = 'set uncertainty.policy = "always": local models are right for 99.0 % of own inputs, and wrong for '
+    assert (always in advice(found)) == ("local" in said)
 
 
 @pytest.mark.parametrize(("silos", "above"), [(1, ["silo-0"]), (100, [])])
@@ -490,3 +494,65 @@ def test_errors_above_a_guarantee_at_one_of_many_silos_may_be_chance(
     summary = read_run(folder).summary
     assert summary is not None
     assert exceeding(summary) == above
+
+
+def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> None:
+    """The rule of deferring the most uncertain inputs is about a model that answers the others."""
+    folder = decided_run(tmp_path / "run", guaranteed=False)
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    for silo in silos:
+        silo["test"] |= {"coverage": 0.0}
+    curve = {"coverage": [0.5, 0.9, 1.0], "risk": [0.0, 0.1, 0.2], "max_uncertainty": [0.1, 0.3, 2.3]}
+    pooled = {"accuracy": 0.8, "coverage": 0.0}
+    change(folder, silos=silos, pooled=pooled, streams={}, risk_coverage=curve)
+    steps = [Markup(each).striptags() for each in told(folder).advice]
+    assert steps[0] == "Have a person decide every input."
+    assert steps[1].startswith("Train for more rounds")
+    assert "data.split.calibration" in steps[2]
+    assert "allow more errors than 10 % (uncertainty.risk)" in steps[2]
+    assert "total_uncertainty" not in " ".join(steps)
+    assert "Predict new" not in " ".join(steps)
+    assert (
+        "answers none of 200 test inputs. Of all inputs, its prediction is right for 80.0 %"
+        in Page(render(read_run(folder))).text
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "accuracy", "said"),
+    [
+        ([0.6] * 9, 0.4, "Do not use it yet: 60.0 % of test inputs (216 of 360) are predicted wrongly. Train for more"),
+        ([0.3] * 9, 0.4, "Have a person check every prediction: 60.0 % of test inputs (216 of 360) are predicted wr"),
+        ([0.6] * 9, 0.975, "Train for more rounds"),
+        ([0.3 + i / 50 for i in range(9)], 0.975, "Train for more rounds"),
+        ([0.3 + (-1) ** i / 10 for i in range(9)], 0.975, ""),
+    ],
+)
+def test_training_that_still_gains_is_to_be_continued(
+    tmp_path: Path, last: list[float], accuracy: float, said: str
+) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    pooled = json.loads((folder / "summary.json").read_text())["pooled"]
+    change(folder, pooled=pooled | {"accuracy": accuracy}, risk_coverage=None)
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo-{i}", accuracy=value)
+        for i, end in enumerate(last) for at, value in ((1, 0.3), (2, end))
+    ]  # fmt: skip
+    found = trust(replace(read_run(folder), rows=rows))
+    assert found is not None
+    steps = advice(found)
+    assert steps.startswith(said)
+    assert bool(steps) == bool(said)
+    gain = ttest_1samp([end - 0.3 for end in last], 0).confidence_interval(0.95) if len(set(last)) > 1 else None
+    if gain and said:
+        assert f"(95 % interval over silos {100 * gain.low:.1f} to {100 * gain.high:.1f})" in steps
+    assert ("validation accuracy still rose by" in steps) == ("Train for more" in said)
+
+
+def test_silos_that_cannot_be_judged_are_not_named_in_advice(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    text = with_confusions(folder, lambda i: [[0, 4], [0, 4]] if not i else [[4, 0], [0, 4]])
+    assert "before a test on more inputs there" in text
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    change(folder, silos=[each | {"n_test": 8} for each in silos])
+    assert "before a test on more inputs there" not in advice(told(folder))

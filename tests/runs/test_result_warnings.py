@@ -56,6 +56,20 @@ def test_without_19_calibration_inputs_in_all_no_alarm_can_be_raised(tmp_path: P
     assert "No alarm can be raised at s0 (8), s1 (8), s2 (8): that takes 19." in done.summary["warnings"][-1]["text"]
 
 
+def test_a_warning_about_all_of_many_silos_names_their_number(tmp_path: Path) -> None:
+    silos = {f"s{i}": three_silos_rows(20 + i % 2) for i in range(13)}
+    done = run(caveat.data.from_arrays(silos), tmp_path, training=caveat.Training(batch_size=8))
+    (found,) = (each for each in done.summary["warnings"] if each["kind"] == "few_calibration_inputs")
+    assert len(found["silos"]) == 13
+    sizes = [silo["n_calibration"] for silo in done.summary["silos"]]
+    ends = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))
+    assert f"holds for all of the 13 silos ({ends}) together, not for each: that takes 19." in found["text"]
+
+
+def three_silos_rows(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(0).normal(size=(rows, 2)), np.arange(rows) % 3
+
+
 def test_predictions_come_with_the_warnings_that_concern_the_silo(tmp_path: Path) -> None:
     run(three_silos(), tmp_path / "run", model=None, uncertainty=caveat.Uncertainty(set_coverage=0.99))
     np.savez(tmp_path / "new.npz", x=np.zeros((2, 2), np.float32))

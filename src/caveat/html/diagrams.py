@@ -132,22 +132,35 @@ def interval_cell(dot: Dot, shown: Point, tick: float | None, label: str) -> Mar
 _BARS = 24
 
 
-def histogram(values: Sequence[float], write: svg.Write, label: str, unit: str) -> Markup:
-    """Draw the number of values in bins of equal width, which are centered on the values if there are few."""
+def histogram(
+    values: Sequence[float], write: svg.Write, label: str, axis: str, expected: Sequence[Point] = ()
+) -> Markup:
+    """Draw the number of silos' values in bins of equal width, which are centered on the values if there are few. A
+    line shows what is `expected`: values, each with its number."""
     marks, found = svg.ticks(min(values), max(values)), sorted(set(values))
     low, high, bars = marks[0], marks[-1], _BARS
     # shares of few inputs are multiples of a step: other bins would be empty or have several of them
     step = min((b - a for a, b in pairwise(found) if b - a > 1e-6), default=0.0)
     if step and (steps := round((found[-1] - found[0]) / step)) < _BARS:
         low, high, bars = found[0] - step / 2, found[-1] + step / 2, steps + 1
-    counts = [0] * bars
-    for value in values:
-        counts[min(int((value - low) / (high - low or 1) * bars), bars - 1)] += 1
-    y_ticks = svg.ticks(0, max(counts), 3)
+    counts, usual = (_binned(found, low, high, bars) for found in ([(value, 1) for value in values], expected))
+    y_ticks = svg.ticks(0, max(*counts, *usual), 3)
     frame = svg.Axes(46, 10, 418, 90, (low, high or low + 1), (0, y_ticks[-1]))
-    drawn = histogram_bars(frame, counts, [f"{n:,} {unit}" for n in counts])
+    drawn = histogram_bars(frame, counts, [f"{n:,.0f} silos" for n in counts])
+    middles = [frame.left + frame.width * (i + 0.5) / bars for i in range(bars)]
+    drawn += [svg.polyline([(x, frame.y(n)) for x, n in zip(middles, usual, strict=True)], "oracle")] * bool(expected)
     shown = svg.written([each for each in marks if low <= each <= high], write)
-    return svg.plot(frame, label, shown, svg.written(y_ticks, "{:,.0f}".format), "", *drawn)
+    return svg.plot(frame, label, shown, svg.written(y_ticks, "{:,.0f}".format), axis, *drawn)
+
+
+def _binned(numbers: Sequence[Point], low: float, high: float, bars: int) -> list[float]:
+    """Return the sum of the numbers of all values in each bin."""
+    counts = [0.0] * bars
+    for value, number in numbers:
+        at = math.floor((value - low) / (high - low or 1) * bars)
+        if 0 <= at < bars or value == high:
+            counts[min(at, bars - 1)] += number
+    return counts
 
 
 def histogram_bars(frame: svg.Axes, heights: Sequence[float], titles: Sequence[str]) -> list[Markup]:

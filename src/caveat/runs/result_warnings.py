@@ -81,13 +81,23 @@ def full_sets(result: RunResult) -> Iterator[Caution]:
         )
 
 
+_MOST = 12
+"""Maximum number of named silos or classes."""
+
+
 def few_calibration_inputs(result: RunResult) -> Iterator[Caution]:
     """Warn of silos with too few calibration inputs for promises about each of them."""
     sizes = {silo.name: silo.n_calibration or 0 for silo in result.summary.silos}
     few = [(text, most, {name: n for name, n in sizes.items() if n < most}) for text, most in promises(result)]
+    ends = dict.fromkeys([min(sizes.values(), default=0), max(sizes.values(), default=0)])
+    every = f"the {len(sizes):,} silos ({' to '.join(f'{end:,}' for end in ends)})"
     silos = tuple(name for name in sizes if any(name in each for _, _, each in few))
     if silos:
-        told = (text.format(numbered(each), least=f"{most:,}") for text, most, each in few if each)
+        told = (
+            text.format(every if len(each) == len(sizes) > _MOST else numbered(each), least=f"{most:,}")
+            for text, most, each in few
+            if each
+        )
         yield Caution(
             "few_calibration_inputs",
             f"Numbers of calibration inputs are in brackets; what follows is about inputs like these. {' '.join(told)}",
@@ -207,7 +217,7 @@ def result_warnings(result: RunResult) -> list[WarningRecord]:
 
 def numbered(sizes: Mapping[str, int]) -> str:
     """Return names, of silos or classes, each with a number."""
-    return listed([f"{plain(name)} ({number:,})" for name, number in sizes.items()], 12)
+    return listed([f"{plain(name)} ({number:,})" for name, number in sizes.items()], _MOST)
 
 
 def norms_of(run: BaseRun, run_state: RunState) -> NormBound | None:

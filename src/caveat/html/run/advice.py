@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ...core.text import duration, joined, listed, percent
+from ...core.text import MINUS, duration, joined, listed, percent
 from ...files import RunFolder
 from ...files.schema import WarningRecord
 from ...files.schema.summary import Selective
@@ -23,12 +23,15 @@ from .classification import (
     gap_to,
     judged,
     one_class,
+    too_few,
     without_gain,
 )  # fmt: skip
 from .confidence import LEVEL, Confidence
-from .familiarity import promised
-from .guarantee import exceeding, foreign_streams, kept
+from .decisions import local_only
+from .familiarity import alarms_only, promised
+from .guarantee import exceeding, foreign_streams, in_words, kept
 from .incidents import varied
+from .rounds import model_of, rising
 
 _LEFT = 0.9
 """Coverage at which the page states the gain from deferring the other inputs to a person."""
@@ -60,27 +63,72 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     raise one."""
     behind = behind_alone(run)
     alone = alone_step(run, behind, gap_to(run, run.comparable[ALONE]) if ALONE in run.comparable else None)
+    longer = _longer(run)
     if alone and behind:
-        return [alone]
+        return [alone, longer] if longer else [alone]
     if below(run):
-        text = "Train for more <code>rounds</code>{}; else with another <code>training.lr</code> or a method with "
-        again = varied(run, "longer", "--set", f"rounds={2 * run.rounds_run}")
-        return [Markup(f"{text}local models.").format(_by(run, again))]
+        return [longer or Markup("Train for more <code>rounds</code>{}; else with another <code>training.lr</code> or "
+                                 "a method with local models.").format(_by(run, _twice(run)))]  # fmt: skip
+    if unanswered := _unanswered(run, longer):
+        return unanswered
+    wrong = _mostly_wrong(run)
+    if wrong and longer:
+        return [Markup("Do not use it yet: {} {}").format(wrong, longer)]
     gained, steps = without_gain(run), list[Markup | None]()
+    if too_few(run) and len(run.silos) > 1:
+        gained = gained[0], []  # what single silos show is chance
     if doubt := _retest(run, alarms):
         steps = [*_where_not(run, *gained), *doubt]
     else:
         test = kept(run.summary) if run.summary else None
         few = bool(test and 0 < test.answered < test.inputs)
-        unknown = _not_foreign(run, outside, few)
-        steps = [*_where_not(run, *gained), unknown, _above_at(run), _calibrating(run, found)]
-        steps += [None if few and unknown else _leaving(run, alarms), alone]
+        unknown = _not_foreign(run, outside, few and not alarms_only(run))
+        steps = [*_where_not(run, *gained), unknown, local_only(run), _above_at(run), _calibrating(run, found)]
+        checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
+        steps += [None if few and unknown else _leaving(run, alarms) or checked, longer or alone]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
-        told = not alarms or doubt or any(" alarm" in step for step in found_steps)
+        told = not alarms or doubt or wrong or any(" alarm" in step for step in found_steps)
         check = "" if told else ", and have a person decide those with an alarm"
         found_steps.append(predicting(run, where[0], check))
     return found_steps
+
+
+def _twice(run: RunFolder) -> str:
+    """Return the command that repeats the run with twice the rounds."""
+    return varied(run, "longer", "--set", f"rounds={2 * run.rounds_run}")
+
+
+def _longer(run: RunFolder) -> Markup | None:
+    """Return that more rounds are worth it, if validation accuracy still rose in the last one."""
+    if (gain := rising(run)) is None:
+        return None
+    text = Markup(
+        "Train for more <code>rounds</code>{}: in the last one, validation accuracy{} still rose by {} points"
+    )
+    of, known = model_of(run), [f"{100 * end:.1f}".replace("-", MINUS) for end in gain.known]
+    ends = " (95 % interval over silos {} to {})".format(*known[1:]) if known[1:] else ""
+    return text.format(_by(run, _twice(run)), f" of {of}" if of else "", known[0]) + f"{ends}."
+
+
+def _unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
+    """Return what to do if a guarantee leaves no input answered; empty if some are."""
+    promise, test = (run.summary.guarantee, kept(run.summary)) if run.summary else (None, None)
+    if promise is None or test is None or test.answered:
+        return []
+    more = "Train for more <code>rounds</code>{}: a more accurate model answers more inputs."
+    text = "Or give silos more calibration inputs (<code>data.split.calibration</code>), or allow more errors than {} "
+    last = Markup(f"{text}(<code>uncertainty.risk</code>).").format(f"{100 * promise.risk:.6g} %")
+    return [Markup("Have a person decide every input."), longer or Markup(more).format(_by(run, _twice(run))), last]
+
+
+def _mostly_wrong(run: RunFolder) -> str:
+    """Return how many test inputs are predicted wrongly, if these are more than half; else an empty text."""
+    accuracy, inputs = (run.summary.pooled.accuracy if run.summary else None), sum(s.n_test or 0 for s in run.silos)
+    if accuracy is None or accuracy >= 0.5 or not inputs:
+        return ""
+    wrong = round((1 - accuracy) * inputs)
+    return f"{percent(1 - accuracy)} of test inputs ({wrong:,} of {inputs:,}) are predicted wrongly."
 
 
 def below(run: RunFolder) -> WarningRecord | None:
@@ -153,7 +201,11 @@ def _not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | 
             "inputs with an alarm. Give a silo only inputs of the kinds that it has trained on."
         )
     alarms = {name: each.chosen.pooled.alarms for name, each in foreign_streams(run.summary).items()}
-    missed = [f"{percent(1 - share)} of {name}" for name, share in alarms.items() if share is not None and share < 0.95]
+    missed = [
+        f"{percent(1 - share)} of {in_words(name)}"
+        for name, share in alarms.items()
+        if share is not None and share < 0.95
+    ]
     text = "Have a person decide inputs with an alarm{}, and give a silo only inputs of kinds that it has trained on{}."
     told = f": {joined(missed)} raise no alarm" if missed else ""
     return Markup(text).format(" or without an answer" * few, told)
@@ -178,16 +230,16 @@ def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
     further = 10 * math.ceil(answers / test.effective * test.inputs / 10)
     total = test.answered + round(further * test.share)
     most = math.floor(promise.risk * total + 1e-9)
-    text = Markup(
-        "Test it on {:,} further labelled inputs, in the same mixture of silos. If of all answers, about {:,} "
-    )
+    text = Markup("Test it on {:,} further labelled inputs, in the same mixture of silos, with {}. If of all answers, ")
     text += Markup(
-        "with those here, at most {:,} are wrong ({:,} here), rely on answers, and have a person decide the "
+        "about {:,} with those here, at most {:,} are wrong ({:,} here), rely on answers, and have a person "
     )
-    text += Markup("inputs that it abstains from, here {}{}; else use more calibration inputs, and run it again.")
+    text += Markup("decide the inputs that it abstains from, here {}{}; else use more calibration inputs, and run it ")
+    by = _code(shlex.join(["caveat", "evaluate", run.given or run.path.name, "FILE", "--silo", "NAME"]))
+    share = percent(1 - test.share)
     return [
         first.format(where),
-        text.format(further, total, most, test.wrong, percent(1 - test.share), _OR_ALARM * alarms),
+        text.format(further, by, total, most, test.wrong, share, _OR_ALARM * alarms) + "again.",
     ]
 
 
@@ -271,7 +323,7 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     inputs = sum(silo.n_test or 0 for silo in run.silos)
-    if found := deferred(curve):
+    if errors <= 0.5 and (found := deferred(curve)):
         coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)
         which = f"above {limit:.3g}" if limit is not None else f"among the largest {percent(1 - coverage, 0)}"

@@ -345,7 +345,8 @@ def _map(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
         ((n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k), reverse=True
     )
     told = "; ".join(f"{n:,} of class {names[i]} called {names[k]}" for n, i, k in cells[:3])
-    label = f"Confusion of {len(names)} classes. " + (f"Most frequent errors: {told}" if told else "No errors")
+    most = f"Most frequent errors: {told}" if told else "No errors"
+    label = f"Confusion of {len(names)} classes. {most}"
     caption = (
         "All silos' test inputs by their class (rows) and the most probable class (columns). Shades are shares of "
     )
@@ -355,7 +356,7 @@ def _map(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
     ]  # fmt: skip
     side = min(46.0, 440 / len(names))
     drawn = matrix(names, names, squares, (side, min(side, 30.0)), label, "predicted (across), class (down)")
-    return Chart("Confusion", drawn, f"{caption}a class; cells without inputs are blank.")
+    return Chart("Confusion", drawn, f"{caption}a class; cells without inputs are blank. {most}.")
 
 
 _KINDS = ("wrong", "right")

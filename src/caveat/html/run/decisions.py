@@ -1,17 +1,18 @@
 """Decisions about the test inputs of each stream and their accuracy, as bars and tables."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ...core.text import count, decimal, percent
+from ...core.text import count, decimal, joined, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream
+from ...uncertainty.statistical_tests import wilson
 from .. import svg
 from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Table, column, table, words
-from .guarantee import Shares, shares_of
+from .guarantee import Shares, foreign_streams, in_words, kept, shares_of
 from .silo_metrics import METRICS
 from .uncertainty import evidence_figures, evidence_legend, quadrants
 
@@ -60,6 +61,52 @@ def accuracy_answered(name: str, stream: Stream) -> float | None:
     """Return the accuracy among the answered inputs of all silos together. It is not a mean over silos, because a silo
     can have very few answered inputs."""
     return None if name == NOBODY else stream.chosen.pooled.accuracy_answered
+
+
+class Single(NamedTuple):
+    """One model for all own inputs, local or global, that is right more often than the run's choice of models."""
+
+    local: bool
+    right: float
+    """Its accuracy on own inputs."""
+    chosen: float
+    """That of the run's choice."""
+    answers: float
+    """That of the choice among the answered inputs."""
+
+
+def better_alone(run: RunFolder) -> Single | None:
+    """Return the model, beyond chance and no less often right than the run's answers; None without one."""
+    test, models = (kept(run.summary), run.summary.models) if run.summary else (None, {})
+    chosen = models[CHOSEN].pooled.accuracy if CHOSEN in models else None
+    if test is None or chosen is None or not test.answered:
+        return None
+    answers = 1 - test.wrong / test.answered
+    least = max(wilson(round(chosen * test.inputs), test.inputs)[1], answers)
+    shares = [
+        (each.pooled.accuracy or 0.0, name == "local")
+        for name, each in models.items() if name in ("local", "global") and each.silos in (None, len(run.silos))
+    ]  # fmt: skip
+    right, local = max(shares, default=(0.0, False))
+    return Single(local, right, chosen, answers) if right > least else None
+
+
+def local_only(run: RunFolder) -> Markup | None:
+    """Return when to answer every input with the local models, which are better on own inputs, and what this costs;
+    None if they are not."""
+    found = better_alone(run)
+    if found is None or not found.local:
+        return None
+    known = {name: each.models.get("local") for name, each in foreign_streams(run.summary).items()}
+    wrong = [
+        f"{percent(1 - each.pooled.accuracy)} of {in_words(name)}"
+        for name, each in known.items()
+        if each and each.pooled.accuracy is not None
+    ]
+    price = f", and wrong for {joined(wrong)}" if wrong else ", but also answer foreign ones"
+    text = "Where silos get only inputs of kinds that they have trained on, set <code>uncertainty.policy = "
+    text += "&quot;always&quot;</code>: local models are right for {} of own inputs{}."
+    return Markup(text).format(percent(found.right), price)
 
 
 def abstains(tested: Mapping[str, Stream]) -> bool:

@@ -62,6 +62,14 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     return Familiarity("open" if mute or broken or in_all else kind, said, able)
 
 
+def alarms_only(run: RunFolder) -> bool:
+    """Return whether each silo abstains from as many own inputs as raise an alarm, and some does."""
+    known = [(silo.test.alarms, silo.test.answered) for silo in run.silos]
+    found = [(alarms, 1 - answered) for alarms, answered in known if alarms is not None and answered is not None]
+    same = all(math.isclose(alarms, abstained, abs_tol=1e-9) for alarms, abstained in found)
+    return same and len(found) == len(known) and any(alarms for alarms, _ in found)
+
+
 def has_few(silo: SiloRecord, alarm: float) -> bool:
     """Return whether a silo has too few calibration inputs for its own alarms."""
     return silo.n_calibration is not None and silo.n_calibration < least(alarm)

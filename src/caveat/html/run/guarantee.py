@@ -219,7 +219,7 @@ def promise(run: RunFolder) -> Promise | None:
     test = kept(run.summary)
     promised = f"Promised: at most {100 * found.risk:.6g} % errors among answers, at "
     promised += f"{100 * found.confidence_level:.6g} % confidence. Found: {_wrong(test) if test else 'not tested'}."
-    about = _ABOUT.format(", hence the weights" if test and test.weighted else "")
+    about = _ABOUT.format(", hence the weights" if test and test.weighted else "", _most_wrong(run.summary.silos))
     said = " ".join(filter(None, [_tested(found, test), about, outside]))
     alarm = bool(outside) or (test is not None and test.missed(found.risk))
     return Promise(_unbroken(promised), _unbroken(said), alarm)
@@ -302,7 +302,18 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-_ABOUT = "It covers inputs like the calibration inputs, in their mixture of silos{}: no single silo, no foreign inputs."
+_ABOUT = (
+    "It covers inputs like the calibration inputs, in their mixture of silos{}: no single silo{}, no foreign inputs."
+)
+_FEW = 10
+"""Maximum number of silos of which the one with the largest share of errors is named."""
+
+
+def _most_wrong(silos: Sequence[SiloRecord]) -> str:
+    """Return the silo with the largest share of errors among its answers, in brackets; empty for one or many silos."""
+    tested = [(silo.name, alone(silo.test, silo.n_test or 0)) for silo in silos]
+    known = [(found.risk, name, wrong_among(found)) for name, found in tested if found and found.risk]
+    return f" (most wrong at {max(known)[1]}: {max(known)[2]})" if known and 1 < len(silos) <= _FEW else ""
 
 
 def _answered(test: Kept) -> str:
@@ -313,6 +324,11 @@ def _wrong(test: Kept) -> str:
     if test.risk is None:
         return "none"
     return f"{percent(test.risk)} ({test.wrong:,} of {test.answered:,}{', weighted' if test.weighted else ''})"
+
+
+def wrong_among(found: Kept | None) -> str:
+    """Return the number of errors among answers; empty without answers."""
+    return f"{found.wrong:,} of {found.answered:,}" if found and found.answered else ""
 
 
 def _share(part: int, whole: int) -> str:

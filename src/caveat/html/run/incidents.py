@@ -138,23 +138,23 @@ def varied(run: RunFolder, name: str, *options: str, command: str = "run") -> st
 
 
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
-    first = ", first noticed" * failure.diverged  # training diverges at all silos
-    at = f"{first} at {plain(failure.silo)}" if failure.silo else ""
+    at = f" at {plain(failure.silo)}" if failure.silo and not failure.diverged else ""  # which diverges at all silos
     what, own = f"{whose}failed in round {failure.round}{at}", not whose
     # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
         found = _rate(run)
         was = "" if found is None else f", which was {found if found < 1e4 else round(found):,},"
-        todo = "The run has no model" if own else "The run is not affected, only this comparison is missing"
-        todo += f". Lower training.lr{was} and start another run; with the same settings it would fail again."
+        left = "The run has no model." if own else "The run is not affected, only this comparison is missing."
+        what = f"{what}: training diverged. {left}"
+        todo = f"Lower training.lr{was} and start another run; with the same settings it would fail again."
         if run.federated and can_go_back(run.path):
             todo += (
                 " If a silo is the cause, exclude it: the failed round changed nothing, and the run continues "
                 "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
             )
-            return Failed(own, f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
-        return Failed(own, f"{what}: training diverged.", todo, error, lower_rate(run))
+            return Failed(own, what, todo, error, f"caveat rollback {run.path.name}")
+        return Failed(own, what, todo, error, lower_rate(run))
     if failure.lost:
         todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
         return Failed(

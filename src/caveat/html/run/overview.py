@@ -10,7 +10,7 @@ from ...files import RunFolder
 from ...uncertainty.statistical_tests import score_interval, wilson
 from ..templates import Statement
 from .advice import below, shortfall
-from .classification import MANY, called, gap_to, judged_together, majority_share, one_class
+from .classification import MANY, called, gap_to, judged_together, majority_share, one_class, too_few
 from .guarantee import kept, promise_clause
 from .rounds import total_time
 
@@ -37,7 +37,7 @@ def _sentence(run: RunFolder) -> Markup:
     if (answering := _answering(run)) is not None:
         return answering
     early = below(run)
-    known = Markup("<b>Do not use it yet</b>: {}. ").format(shortfall(early)) if early else Markup()
+    known = Markup("<b>Do not use it yet</b>: ") if early else Markup()
     sizes = [silo.n_test or 0 for silo in run.silos] if run.summary else [0]
     of, ends = f"{run.split} inputs", ""
     if all(sizes):
@@ -54,11 +54,11 @@ def _sentence(run: RunFolder) -> Markup:
     if several and worst and worst.accuracy is not None and worst.accuracy < mean:
         if len(run.silos) < MANY:
             known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
-        elif not early:  # the lowest of many silos is low by chance
+        elif not too_few(run):  # the lowest of many silos is low by chance
             known += f"; at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))}"
     others = {_MOST: majority_share(run)}
     others |= {called(name): other.mean.accuracy for name, other in run.comparable.items()}
-    return known + "." + _right("", others) + promise_clause(run)
+    return known + "." + _right("", others) + promise_clause(run) + (f" {initial(shortfall(early))}." if early else "")
 
 
 _MOST = "always predicting a silo's most frequent class"
@@ -95,14 +95,17 @@ def _answering(run: RunFolder) -> Markup | None:
     test = kept(run.summary) if run.summary else None
     if run.summary is None or test is None or test.answered == test.inputs:
         return None
-    title, inputs = run.title, plural(test.inputs, "test input")
+    title, inputs, right = run.title, plural(test.inputs, "test input"), test.answered - test.wrong
     if not test.answered:
-        return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs)
-    right = test.answered - test.wrong
-    text = "<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly ({:,} of {:,}; 95 % interval {} to {})"
-    shares, ends = (test.answered / test.inputs, right / test.answered), wilson(right, test.answered)
-    answers, correct, low, high = map(percent, (*shares, *ends))
-    found = Markup(text).format(title, answers, inputs, correct, right, test.answered, low, high)
+        found = Markup("<b>{}</b> answers <b>none</b> of {}").format(title, inputs)
+    elif run.summary.guarantee and test.weighted:  # the shares of the guarantee have weights
+        text = Markup("<b>{}</b> answers <b>{:,}</b> of {}, <b>{:,}</b> of these correctly")
+        found = text.format(title, test.answered, inputs, right)
+    else:
+        text = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly ({:,} of {:,}; 95 % interval ")
+        shares, ends = (test.answered / test.inputs, right / test.answered), wilson(right, test.answered)
+        answers, correct, low, high = map(percent, (*shares, *ends))
+        found = (text + "{} to {})").format(title, answers, inputs, correct, right, test.answered, low, high)
     most = judged_together(run).majority
     others = {"its prediction": run.summary.pooled.accuracy, _MOST: most.share if most else None}
     others |= {called(name): each.summary.pooled.accuracy for name, each in run.comparable.items() if each.summary}
@@ -136,6 +139,7 @@ def headline(run: RunFolder) -> list[str]:
     # the sum of the ledger, if there is one
     counted = summary.traffic.bytes_up if summary and summary.traffic else None
     sent = run.sent.total.bytes if summary and run.sent else counted
+    measured = f" ({size(run.sent.total.measuring)} of these for metrics)" if summary and run.sent else ""
     rounds = run.record.rounds if run.record else []
     seconds = sum(summary.seconds.values()) if summary else 0
     early = ", stopped early" if summary and summary.stopped else ""
@@ -143,7 +147,7 @@ def headline(run: RunFolder) -> list[str]:
     found = [
         f"{plural(count, 'silo')}{of}" if count else "",
         f"{plural(run.rounds_run, 'round')}{early}{begun}",
-        f"{size(sent)} sent by silos" if sent else "",
+        f"{size(sent)} sent by silos{measured}" if sent else "",
         total_time(seconds) if seconds else "",
     ]
     return [each for each in found if each]

@@ -15,7 +15,7 @@ from .advice import below
 from .classification import classification
 from .decisions import ABOUT, OWN, decisions, outcomes
 from .guarantee import promise, subgroup_table
-from .incidents import absence, absent, afresh, failures, lacking, lower_rate, newcomers, unlike, went_back, withdrawn
+from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection, secured
 from .overview import headline, overview
 from .quantity import quantity_parts
@@ -29,7 +29,7 @@ from .uncertainty import QUADRANTS, codebook, scatter, two_models
 @dataclass(frozen=True)
 class Again:
     command: str
-    """Empty for a run from Python."""
+    """Empty for a run from Python, or one whose training diverged."""
     given: str
     """The user's command, from a recipe or the user's file; empty if unknown."""
     about: str
@@ -45,11 +45,12 @@ def again(run: RunFolder) -> Again:
         return Again("", "", about)
     if run.federated:
         return Again("caveat flower init DIR config.toml", "", about)
-    if run.failure and run.failure.diverged:
-        return Again(lower_rate(run), "", about)
+    if run.failure and run.failure.diverged:  # the first screen has the command
+        return Again("", "", about)
     given = run.record.given if run.record else None
     sets = [word for each in given.sets for word in ("--set", each)] if given else []
-    return Again(_command(run, "config.toml"), _command(run, given.source, *sets) if given else "", about)
+    own = _command(run, f"{run.given or run.path.name}/config.toml")
+    return Again(own, _command(run, given.source, *sets) if given else "", about)
 
 
 def _command(run: RunFolder, source: str, *options: str) -> str:

@@ -15,7 +15,16 @@ from .guarantee import subgroup_table
 from .incidents import failures
 from .overview import headline
 from .quantity_plots import pictures, probabilities, side_by_side, survival
-from .quantity_silos import JudgedValues, alike, is_time, judged, quantity_table, reached, skewness, verdict_table
+from .quantity_silos import (
+    JudgedValues,
+    alike,
+    is_time,
+    judged,
+    mean_error,
+    quantity_table,
+    reached,
+    verdict_table,
+)  # fmt: skip
 from .rounds import cost_table, curves
 
 SHOWN = 12
@@ -70,8 +79,12 @@ def sentence(run: RunFolder) -> str:
     told = [f"{name} by {significant(error)}" for name, error in others.items() if error is not None]
     over, inputs = plural(len(run.silos), "silo"), sum(silo.n_test or 0 for silo in run.silos)
     over += f" with {inputs:,} {run.split} inputs" * bool(inputs)
-    rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error in the unit of the target, mean over {over})."
-    return Markup("<b>{}</b> is off by <b>{}</b> on average{}").format(run.title, significant(mean.mae), rest)
+    unit = run.section("data").get("target") or "the target"
+    rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error in the unit of {unit}, mean over {over})."
+    ends = mean_error(run)
+    told_ends = f" (95 % interval {significant(ends[0])} to {significant(ends[1])})" if ends else ""
+    text = Markup("<b>{}</b> is off by <b>{}</b> on average{}{}")
+    return text.format(run.title, significant(mean.mae), told_ends, rest)
 
 
 def verdicts(run: RunFolder) -> list[Statement]:
@@ -101,13 +114,8 @@ def verdicts(run: RunFolder) -> list[Statement]:
         text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{ends}{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
-    n = len(silos)
-    if skewed := [
-        f"too {each.skew} at silo {each.silo.name!r} ({each.beyond}; p = {n * skewness(each.silo)[1]:.1g})"
-        for each in silos if each.skew
-    ]:  # fmt: skip
-        test = f"p tests the mean probability of values below those observed, corrected for {plural(n, 'silo')}"
-        lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance; {test}."))
+    if skewed := [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]:
+        lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance over silos."))
     return worst_first(lines)
 
 
@@ -122,8 +130,9 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     if width and usual:
         wide = width > _LITTLE * usual
         kind = "unknown" if wide and kind != "bad" else kind
-        text += f". They are {'nearly as wide as' if wide else 'narrower than'} without inputs, in the mean "
-        text += f"{significant(width)} instead of {significant(usual)}"
+        how = "no narrower" if width >= usual else "little narrower" if wide else "narrower"
+        text += f". They are {how} than without inputs, in the mean {significant(width)} instead of "
+        text += significant(usual)
     return Statement(kind, f"{text}.")
 
 
@@ -182,6 +191,10 @@ def next_steps(run: RunFolder) -> list[Markup]:
         text = "Do not rely on intervals at {} before you calibrate them on more inputs there "
         text += "(<code>data.split.calibration</code>)."
         steps.append(Markup(text).format(listed(few, _MOST_NAMED)))
+    width, usual = run.mean.interval_width, _usual_width(run, silos[0].wanted) if silos and silos[0].wanted else None
+    if width and usual and width >= usual:
+        text = "Use its predictions without their intervals, which are no narrower than without inputs: more "
+        steps.append(Markup(f"{text}calibration inputs (<code>data.split.calibration</code>) may narrow them."))
     for skew, side in (("low", "higher"), ("high", "lower")):
         if off := [f"silo {each.silo.name!r}" for each in silos if each.skew == skew]:
             text = "Expect {} values than predicted at {}."

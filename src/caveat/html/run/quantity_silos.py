@@ -8,7 +8,7 @@ from statistics import stdev
 from ...core.text import count, percent, signed, significant
 from ...files import RunFolder
 from ...files.schema import Metrics, SiloRecord
-from ...uncertainty.statistical_tests import beta_binomial_tail, normal_tail, student_quantile, wilson
+from ...uncertainty.statistical_tests import beta_binomial_tail, binomial_tail, student_quantile, wilson
 from ..diagrams import Dot, interval_cell
 from ..templates import Cell, Statement, Table, column, table, words, worst_first
 from .classification import ALONE, called
@@ -193,6 +193,15 @@ def _errors(run: RunFolder, name: str) -> list[tuple[float, float]]:
     return [(y, abs(y - value)) for y, value in zip(shown.observed, shown.value, strict=True)] if shown else []
 
 
+def mean_error(run: RunFolder) -> tuple[float, float] | None:
+    """Return the 95 % interval, over test inputs, of the mean absolute error over silos; None if it is unknown."""
+    found = [([error for _, error in _errors(run, silo.name)], silo.n_test or 0) for silo in run.silos]
+    if run.mean.mae is None or any(len(errors) < 3 or not n for errors, n in found):
+        return None
+    half = 1.96 * math.sqrt(sum(stdev(errors) ** 2 / n for errors, n in found)) / len(found)
+    return run.mean.mae - half, run.mean.mae + half
+
+
 def _paired(gap: float, gaps: Sequence[float], inputs: int | None) -> Dot:
     """Return a mean difference over all inputs with its 95 % interval, from the differences of some of them."""
     if len(gaps) < 3 or not inputs:
@@ -223,19 +232,12 @@ def _missed(silo: SiloRecord, wanted: float | None, silos: int) -> bool:
 
 
 def _skew(silo: SiloRecord, silos: int) -> str:
-    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos."""
-    mean, p = skewness(silo)
-    return "" if silos * p >= 0.05 else "low" if mean > 0.5 else "high"
-
-
-def skewness(silo: SiloRecord) -> tuple[float, float]:
-    """Return the mean probability of values below the observed ones, and the p-value of its difference to 0.5: the mean
-    of n uniform probabilities has a standard deviation of sqrt(1 / (12 n))."""
-    n, bins = sum(silo.pit), len(silo.pit)
-    if not n:
-        return 0.5, 1.0
-    mean = sum(count * (k + 0.5) / bins for k, count in enumerate(silo.pit)) / n
-    return mean, 2 * normal_tail(abs(mean - 0.5) * math.sqrt(12 * n))
+    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos, by a sign test
+    of the observed values above and below their predicted medians."""
+    half = len(silo.pit) // 2
+    below, above = round(sum(silo.pit[:half])), round(sum(silo.pit[-half:])) if half else 0
+    p = 2 * binomial_tail(max(below, above), below + above, 0.5)
+    return "" if silos * p >= 0.05 else "low" if above > below else "high"
 
 
 def verdict_table(run: RunFolder) -> Table | None:
@@ -260,7 +262,7 @@ def verdict_table(run: RunFolder) -> Table | None:
     caption = (
         f"Silos on their own {run.split} inputs, in the unit of the target; differences in mean absolute error (MAE) "
     )
-    caption += f"below 0 are gains, with 95 % intervals{tick}."
+    caption += f"below 0 are gains, with 95 % intervals of each silo{tick}."
     return table(columns, caption, [each.silo.name for each in found])
 
 

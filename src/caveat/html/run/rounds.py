@@ -10,9 +10,10 @@ from ...core.text import duration, joined, percent, percent_tick, size, tick
 from ...files import RunFolder, natural
 from ...files.schema import RoundRow
 from .. import svg
+from ..diagrams import Dot
 from ..svg import Chart, Point
 from ..templates import Table, column, table, words
-from .classification import called
+from .classification import called, over_silos
 
 _LONGEST_LABEL = 24  # letters, so two adjacent labels do not overlap
 Event = tuple[int, str]
@@ -40,7 +41,7 @@ def curves(run: RunFolder, metric: str = "accuracy") -> dict[str, Any] | None:
     if not (points := _points(run.curve_rows, metric)):
         return None
     grown = growth(run.curve_rows)
-    legend = [(svg.key(0), f"mean of {_model_of(run) or run.method or 'the silos'}")]
+    legend = [(svg.key(0), f"mean of {model_of(run) or run.method or 'the silos'}")]
     legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {called(name)}") for i, name in enumerate(_with_rows(run))]
     return {"figure": _figure(run, metric, points, grown), "legend": legend, "growth": _growth_text(grown)}
 
@@ -85,7 +86,7 @@ def _figure(
     drawn = [svg.band(frame, low, high, 0, "")]
     drawn += [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
     drawn += [svg.draw(frame, each) for each in lines]
-    whose = f", of {model}" if (model := _model_of(run)) else ""
+    whose = f", of {model}" if (model := model_of(run)) else ""
     most = f"{percent(1 - 2 * _TAIL, 0)} of" if len(points) > _FEW else "all"
     caption = f"{title} on each silo's validation samples{whose}: the mean, and a band with {most} silos"
     scaled = metric == "accuracy" and run.summary and run.summary.temperature
@@ -97,7 +98,7 @@ def _figure(
     return Chart(title, svg.plot(frame, label, svg.round_ticks(frame), y_written, "round", *drawn), caption)
 
 
-def _model_of(run: RunFolder) -> str:
+def model_of(run: RunFolder) -> str:
     """Return whose metrics the rows of the curves are; empty if a run has one model."""
     (model,) = {row.model for row in run.curve_rows}
     several = len({row.model for row in run.rows}) > 1 or model == "local"
@@ -169,6 +170,19 @@ def cost_table(run: RunFolder) -> Table | None:
     columns = [words("", names), column("in total", totals), column("per round", each)]
     about = "" if not measuring or run.quantity else " What left the silos, below, lists this by silo and tensor."
     return table(columns, f"Traffic and time of the run.{about}")
+
+
+def rising(run: RunFolder) -> Dot | None:
+    """Return the mean gain in validation accuracy in the last round, with its 95 % interval over silos, if this is
+    above 0 or the gain at least 10 points; otherwise None."""
+    points = _points(run.curve_rows, "accuracy").values()
+    ends = [sorted(each)[-2:] for each in points if len(each) > 1]
+    gap = over_silos([last[1] - before[1] for before, last in ends])
+    return gap if gap and (gap.value >= _STEEP or (gap.low or 0.0) > 0) else None
+
+
+_STEEP = 0.1
+"""Gain of accuracy in one round from which training is unfinished, even if few silos show it."""
 
 
 def total_time(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """All metrics of each silo, in one table."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import repeat
 
 from ...core.text import count, decimal, percent
@@ -8,7 +9,7 @@ from ...files import RunFolder
 from ...files.schema import INSIDE, Metrics, SiloRecord
 from ..diagrams import sparkline
 from ..templates import Table, column, table, words
-from .classification import called
+from .classification import called, too_few
 
 _EPISTEMIC = "uncertainty of the model (mutual information, corrected for few samples), in nats"
 METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
@@ -64,7 +65,7 @@ def metric_table(run: RunFolder) -> Table | None:
     """Return a row per silo with the metrics that the table of silos lacks, then the mean over silos and the silo with
     the lowest accuracy, and accuracy and entropy of baselines."""
     silos, names = run.silos, [silo.name for silo in run.silos]
-    worst = run.worst.silo if run.worst else ""
+    worst = run.worst.silo if run.worst and not too_few(run) else ""
     metrics = [
         column(header, map(write, metric_column(run, names, metric, worst)), help)
         for metric, header, write, help in METRICS[1:]
@@ -91,7 +92,10 @@ def metric_table(run: RunFolder) -> Table | None:
     if not any(cell.text for each in columns[1:] for cell in each.cells):
         return None
     about = "; worst is the silo with the lowest accuracy" if worst else ""
-    return table(columns, f"More metrics on each silo's own {run.split} samples, entropies in nats{about}.", names, 2)
+    if not worst:
+        columns = [replace(each, cells=each.cells[:-1]) for each in columns]
+    caption = f"More metrics on each silo's own {run.split} samples, entropies in nats{about}."
+    return table(columns, caption, names, 2 if worst else 1)
 
 
 _OF_OWN = "share of the silo's own test inputs"

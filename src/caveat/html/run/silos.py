@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -10,98 +11,26 @@ from typing import NamedTuple
 
 from ...core.text import count, decimal, percent, percent_tick, plural, signed, tick
 from ...files import RunFolder, natural
-from ...files.schema import Metrics, SiloRecord
-from ...uncertainty.statistical_tests import wilson
+from ...files.schema import Metrics
 from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named
-from ..svg import Chart, Write, group, line, ticks, written
+from ..svg import Chart, Point, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
-from .classification import ALONE, MOST_ROWS, Judged, Ranged, judged, judged_together, too_few, without_gain
-from .guarantee import Kept, exceeding, kept_by
+from .classification import MOST_ROWS, Judged, Ranged, judged, judged_together, too_few, without_gain
+from .familiarity import alarms_only
+from .guarantee import exceeding, kept_by, wrong_among
 from .silo_metrics import METRICS, metric_table
+from .silo_rows import SiloRow, differences_to_alone, points, rows_of
 
 WORST = 10
 """Number of silos in the open table."""
 
 
 @dataclass(frozen=True)
-class SiloRow:
-    """What the table says about one silo."""
-
-    silo: SiloRecord
-    of: Judged
-    alone: Dot | None
-    """The difference to training alone, with its 95 % interval."""
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        return wilson_of(self.silo)
-
-    @property
-    def confidence(self) -> float | None:
-        bins = self.silo.reliability
-        return sum(bins.confidence) / sum(bins.count) if bins and sum(bins.count) else None
-
-    @property
-    def gain(self) -> float | None:
-        """The difference to the most frequent class."""
-        most = self.of.majority
-        return None if most is None else (most.gained - most.lost) / most.inputs
-
-    @property
-    def abstains(self) -> float | None:
-        answered = self.silo.test.answered
-        return None if answered is None else 1 - answered
-
-    @property
-    def rank(self) -> tuple[float, float, object]:
-        """Low is bad: the upper end of the interval, so few inputs alone make no silo one of the worst."""
-        accuracy = self.silo.test.accuracy or 0.0
-        return (self.interval or (0.0, accuracy))[1], accuracy, natural(self.silo.name)
-
-
-def rows_of(run: RunFolder) -> list[SiloRow]:
-    """Return the silos, the worst first."""
-    alone = differences_to_alone(run)
-    rows = (SiloRow(silo, of, alone.get(silo.name)) for silo, of in zip(run.silos, judged(run), strict=True))
-    return sorted(rows, key=lambda row: row.rank)
-
-
-def wilson_of(silo: SiloRecord) -> tuple[float, float] | None:
-    """Return the 95 % interval of a silo's accuracy over its test inputs."""
-    if silo.test.accuracy is None or not silo.n_test:
-        return None
-    return wilson(round(silo.test.accuracy * silo.n_test), silo.n_test)
-
-
-def differences_to_alone(run: RunFolder) -> dict[str, Dot]:
-    """Return by silo the difference in accuracy to training alone, if that is known.
-
-    Intervals combine both Wilson intervals (Newcombe, 1998, method 10). They ignore that both have the same inputs,
-    which makes them wider if both err on the same inputs.
-    """
-    other, found = run.comparable.get(ALONE), dict[str, Dot]()
-    alone = {silo.name: silo for silo in other.silos} if other else {}
-    for silo in run.silos:
-        theirs = alone[silo.name].test.accuracy if silo.name in alone else None
-        if theirs is None or silo.test.accuracy is None or not silo.n_test:
-            continue
-        mine, n = silo.test.accuracy, silo.n_test
-        (l1, u1), (l2, u2) = wilson(round(mine * n), n), wilson(round(theirs * n), n)
-        gap = mine - theirs
-        low, high = gap - math.hypot(mine - l1, u2 - theirs), gap + math.hypot(u1 - mine, theirs - l2)
-        note = f"{_points(gap)} points ({_points(low)} to {_points(high)})"
-        found[silo.name] = Dot(gap, low, high, f"{silo.name}: {note}")
-    return found
-
-
-def _points(share: float) -> str:
-    return signed(f"{100 * share:.1f}")
-
-
-@dataclass(frozen=True)
 class SiloSection:
     """The worst silos, the others, histograms and CSV if there are many, and whom the federation helps."""
 
+    note: str
+    """Why no silo is called one of the worst; empty otherwise."""
     worst: Table | None
     rest: Table | None
     histograms: Sequence[Chart]
@@ -116,40 +45,54 @@ def silo_section(run: RunFolder) -> SiloSection | None:
     rows = rows_of(run)
     if not rows:
         return None
-    few, many = len(rows) <= WORST + 4, len(rows) > MOST_ROWS
-    top, rest = (rows, []) if few else (rows[:WORST], rows[WORST:])
-    which = "Silos" if few else f"The {WORST} worst of {len(rows):,} silos"
+    few, many, most = len(rows) <= WORST + 4, len(rows) > MOST_ROWS, too_few(run)
+    if alike := not few and most > 0:  # ranks are chance
+        rows.sort(key=lambda row: natural(row.silo.name))
+    top, rest = (rows, []) if few else ([], rows) if alike else (rows[:WORST], rows[WORST:])
+    note = f"With at most {plural(most, 'input')} each, single silos cannot be judged." * bool(most)
+    return SiloSection(
+        note=f"{note} {'The CSV' if many else 'A table'} below has all of them." if alike else note,
+        worst=_open_table(run, top, len(rows)) if top else None,
+        rest=silo_table(run, rest, "", footer=alike) if rest and not many else None,
+        histograms=_histograms(rows) if many or alike else (),
+        csv=_csv(rows) if many else "",
+        helped=None if many or alike else helped(rows),
+        metrics=None if many else metric_table(run),
+    )
+
+
+def _open_table(run: RunFolder, top: Sequence[SiloRow], silos: int) -> Table | None:
+    """Return the table of the worst silos, or of all of a few, with its caption."""
+    few = len(top) == silos
+    which = "Silos" if few else f"The {WORST} worst of {silos:,} silos"
     caption = f"{which}, ordered by the upper end of the 95 % interval of their accuracy on their own {run.split} "
     caption += "inputs, lowest first"
     if any(row.of.majority and row.of.majority.share >= _least(top) for row in top):
         caption += "; a tick marks their most frequent class as the only prediction"
-    if most := too_few(run):
-        caption = f"With at most {plural(most, 'input')} each, single silos cannot be judged. {caption}"
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
-        chance = "" if few else f"; by chance, {0.05 * len(rows):.2g} of {len(rows):,} have one in a column"
-        caption += f". A triangle marks what a silo's own test inputs show at the 5 % level{chance}"
-    return SiloSection(
-        worst=worst and replace(worst, caption=f"{caption}."),
-        rest=silo_table(run, rest, "The other silos.") if rest and not many else None,
-        histograms=_histograms(rows) if many else (),
-        csv=_csv(rows) if many else "",
-        helped=helped(rows) if not many else None,
-        metrics=None if many else metric_table(run),
-    )
+        caption += ". A triangle marks what a silo's own test inputs show at the 5 % level"
+        caption += f"; by chance, {0.05 * silos:.2g} of {silos:,} silos have one in a column" * (silos > 1)
+    return worst and replace(worst, caption=f"{caption}.")
 
 
 def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bool = False) -> Table | None:
     """Return a row per silo; with `footer` also a row for the mean over all silos, and one for all inputs."""
     binary = run.summary and run.summary.classification and run.summary.classification.positive
     found = [each for each in _columns(run, rows) if binary or each.header not in _OF_CLASS]
+    if same := alarms_only(run):
+        found = [each for each in found if each.header != "abstains"]
     ends = _ends(run) if footer else {}
     columns = [
         each._replace(cells=[*each.cells, *ends.get(each.header, ("", ""))]) if footer else each for each in found
     ]
     few = too_few(run)  # inputs, which show nothing of a single silo
     texts = [[cell.text if few and isinstance(cell, Cell) else cell for cell in each.cells] for each in columns]
-    made = [column(each.header, cells, each.help, words=each.words) for each, cells in zip(columns, texts, strict=True)]
+    shown = {"false alarms": "abstains, with a false alarm"} if same else {}
+    made = [
+        column(shown.get(each.header, each.header), cells, each.help, words=each.words)
+        for each, cells in zip(columns, texts, strict=True)
+    ]
     return table(made, caption, [row.silo.name for row in rows], 2 if footer else 0)
 
 
@@ -225,13 +168,13 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
         "silo": ("mean over silos", "all inputs"),
         f"{run.split} inputs": ("", count(together.inputs or None)),
         "accuracy": (percent(mean.accuracy), percent(pooled.accuracy)),
-        "gain over training alone": (_points(sum(gaps) / len(gaps)) if gaps else "", ""),
+        "gain over training alone": (points(sum(gaps) / len(gaps)) if gaps else "", ""),
         "gain over most frequent class": ("", _gain_of(together)),
         "sensitivity": (_mean_of(mean.sensitivity, [each.sensitivity for each in judged(run)]), sensitivity),
         "specificity": (_mean_of(mean.specificity, [each.specificity for each in judged(run)]), specificity),
         "AUROC": (decimal(mean.auroc, 2), ""),  # over silos with other thresholds and shares, it has no meaning
         "false alarms": (percent(mean.alarms), percent(pooled.alarms)),
-        "wrong among answered": ("", _wrong_among(answers) if run.summary and run.summary.guarantee else ""),
+        "wrong among answered": ("", wrong_among(answers) if run.summary and run.summary.guarantee else ""),
         "abstains": ("", _abstains(1 - answers.answered / answers.inputs) if answers else ""),
     }
 
@@ -262,17 +205,17 @@ def _alone(row: SiloRow) -> Cell:
     if row.alone is None:
         return Cell("")
     worse = row.alone.high is not None and row.alone.high < 0
-    return Cell(_points(row.alone.value), "training alone is better (95 % interval of this silo)" if worse else "")
+    return Cell(points(row.alone.value), "training alone is better (95 % interval of this silo)" if worse else "")
 
 
 def _gain(row: SiloRow, worse: Sequence[str]) -> Cell:
     flag = "the most frequent class is right more often, beyond chance" if row.silo.name in worse else ""
-    return Cell("" if row.gain is None else _points(row.gain), flag)
+    return Cell("" if row.gain is None else points(row.gain), flag)
 
 
 def _gain_of(of: Judged) -> str:
     most = of.majority
-    return "" if most is None else _points((most.gained - most.lost) / most.inputs)
+    return "" if most is None else points((most.gained - most.lost) / most.inputs)
 
 
 def _abstains(share: float | None) -> str:
@@ -282,14 +225,10 @@ def _abstains(share: float | None) -> str:
 def _wrong_answers(run: RunFolder, row: SiloRow, above: bool) -> Cell:
     """Return the errors among a silo's answers, flagged if they are above a guarantee beyond chance."""
     found, promise = kept_by([row.silo]), run.summary.guarantee if run.summary else None
-    if promise is None or found is None or not (text := _wrong_among(found)):
+    if promise is None or found is None or not (text := wrong_among(found)):
         return Cell("")
     flag = f"more than the guarantee allows{'' if row.silo.promise else ' on average over silos'}"
     return Cell(text, flag if above else "")
-
-
-def _wrong_among(found: Kept | None) -> str:
-    return f"{found.wrong:,} of {found.answered:,}" if found and found.answered else ""
 
 
 def _share(found: Ranged | None) -> Cell:
@@ -365,16 +304,41 @@ def _histograms(rows: Sequence[SiloRow]) -> list[Chart]:
         known = [found for row in rows if (found := value(row)) is not None]
         if len(set(known)) < 2:
             continue
-        middle, low, high = median(known), min(known), max(known)
         unit = " points" * (write is _points_tick)
-        about = f"Median {write(round(middle, 3))}{unit}, from {write(round(low, 3))} to {write(round(high, 3))}{unit}"
+        middle, low, high = (f"{write(round(end, 3))}{unit}" for end in (median(known), min(known), max(known)))
+        about, usual = f"Median {middle}, from {low} to {high}", _by_chance(rows) if title == _COLUMNS[0][0] else []
+        if usual:
+            about += f". Standard deviation {_deviation([(value, 1.0) for value in known]):.1f} points, "
+            about += f"{_deviation(usual):.1f} if silos differ only by chance (line)"
         label = f"{title} of {plural(len(known), 'silo')}. {about}"
-        charts.append(Chart(title, histogram(known, write, label, "silos"), f"{about}, of {len(known):,} silos."))
+        drawn = histogram(known, write, label, unit.strip(), usual)
+        charts.append(Chart(title, drawn, f"{about}; {len(known):,} silos."))
     return charts
 
 
+def _by_chance(rows: Sequence[SiloRow]) -> list[Point]:
+    """Return accuracies with the expected number of silos, if all silos had the same probability of a correct
+    prediction; empty if it is unknown, 0 or 1."""
+    known = [(row.silo.n_test or 0, row.silo.test.accuracy or 0.0) for row in rows]
+    inputs, right = sum(n for n, _ in known), sum(n * share for n, share in known)
+    if not 0 < right < inputs:
+        return []
+    odds, no = math.log(right / (inputs - right)), math.log1p(-right / inputs)
+    return [
+        (k / n, silos * math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * odds + n * no))
+        for n, silos in Counter(n for n, _ in known if n).items() for k in range(n + 1)
+    ]  # fmt: skip
+
+
+def _deviation(found: Sequence[Point]) -> float:
+    """Return the standard deviation, in points, of values with their numbers."""
+    total = sum(number for _, number in found)
+    mean = sum(value * number for value, number in found) / total
+    return 100 * math.sqrt(sum(number * (value - mean) ** 2 for value, number in found) / total)
+
+
 def _csv(rows: Sequence[SiloRow]) -> str:
-    """Return a row per silo, the worst first: name, sizes, the columns of the table as fractions, and all metrics."""
+    """Return a row per silo: name, sizes, the columns of the table as fractions, and all metrics."""
     values = [(title.lower(), value) for title, value, _ in _COLUMNS]
     names = [name for name, _, _, _ in METRICS[1:] if any(getattr(row.silo.test, name) is not None for row in rows)]
     text = io.StringIO()

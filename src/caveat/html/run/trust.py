@@ -8,17 +8,17 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, equation, joined, percent, plural
+from ...core.text import decimal, equation, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
-from ...uncertainty.statistical_tests import score_interval, wilson
+from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
 from .confidence import CHECKS, LEVEL, UNCLEAR, Confidence, confidence
-from .decisions import CHOSEN, OWN
+from .decisions import OWN, Single, better_alone
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
@@ -68,9 +68,11 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     shares = {name: [n / sum(counts) for n in counts] for name, counts in parts.items()}
     filled = [i for counts in parts.values() for i, n in enumerate(counts) if n]
     start, stop = min(filled), max(filled) + 1
-    surest, end = ("the lowest bin", start) if lowest else ("the highest bin", stop - 1)
+    surest, end = (
+        (f"below {edges[start + 1]:.2g} nats", start) if lowest else (f"above {edges[stop - 1]:.2f}", stop - 1)
+    )
     notes = {
-        name: f"{sum(counts):,.0f}, {_at_least_one(shares[name][end])} of them in {surest}"
+        name: f"{sum(counts):,.0f}, {_at_least_one(shares[name][end])} of them {surest}"
         for name, counts in parts.items()
     }
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
@@ -92,15 +94,17 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     if summary is None or summary.risk_coverage is None or len(summary.risk_coverage.risk) < 2:
         return None
     curve, test = summary.risk_coverage, kept(summary)
-    policy = (test.answered / test.inputs, test.wrong / test.answered) if test and test.answered else None
-    decided = policy if policy and policy[0] < 1 else None
     limit = summary.guarantee.risk if summary.guarantee else None
+    policy = None
+    if test and test.risk is not None:  # the guarantee's shares, which have weights
+        policy = (test.share, test.risk) if limit else (test.answered / test.inputs, test.wrong / test.answered)
+    decided = policy if policy and policy[0] < 1 else None
     inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
     caption = "Share of errors if only the most certain test inputs of all silos are answered, with pointwise 95 % "
     caption += "intervals. Dashed: an oracle that knows all errors."
     if decided:
-        weights = ", silos not weighted" if limit and test and test.weighted else ""
+        weights = ", silos weighted as in calibration" if limit and test and test.weighted else ""
         caption += f" Diamond: the run's decisions, {percent(decided[0])} answered, {percent(decided[1])} of these "
         caption += f"wrong{weights}; decisions may use another score."
     return Chart(
@@ -139,7 +143,7 @@ def trust(run: RunFolder) -> Trust | None:
     found = None if only else confidence(run)
     lines = [Statement(*based)] if based else []
     lines += [_confidence_line(found)] if found else []
-    lines += [each for each in (outside, _single_model(run)) if each]
+    lines += [each for each in (outside, _single_model(better_alone(run))) if each]
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
     if not lines and not steps:
@@ -189,39 +193,13 @@ def _within(found: Confidence) -> str:
     return f", and within chance at {sum(not one.off for one in enough):,} of {plural(len(enough), 'silo')}{unknown}"
 
 
-def _single_model(run: RunFolder) -> Statement | None:
-    """Return that one model for all own inputs is right more often, beyond chance, than the run's choice of models, and
-    no less often than its answers."""
-    test, models = (kept(run.summary), run.summary.models) if run.summary else (None, {})
-    chosen = models[CHOSEN].pooled.accuracy if CHOSEN in models else None
-    if test is None or chosen is None or not test.answered:
+def _single_model(found: Single | None) -> Statement | None:
+    """Return that one model is right more often on own inputs than the run's choice of models."""
+    if found is None:
         return None
-    answers = 1 - test.wrong / test.answered
-    least = max(wilson(round(chosen * test.inputs), test.inputs)[1], answers)
-    found = {"The silos' local models are": "local", "The global model is": "global"}
-    shares = {
-        text: models[name].pooled.accuracy or 0.0
-        for text, name in found.items() if name in models and models[name].silos in (None, len(run.silos))
-    }  # fmt: skip
-    best = max(shares, key=shares.__getitem__, default="")
-    if not best or shares[best] <= least:
-        return None
+    which = "The silos' local models are" if found.local else "The global model is"
     text = "<b>{} better on own inputs</b>: right for {}, the run's choice of models for {} ({} of its answers)."
-    text += _always(run.summary) if found[best] == "local" else ""
-    return Statement("open", Markup(text).format(best, *map(percent, (shares[best], chosen, answers))))
-
-
-def _always(summary: Summary | None) -> str:
-    """Return what it costs to answer every input with the local models."""
-    known = {name: each.models.get("local") for name, each in foreign_streams(summary).items()}
-    wrong = [
-        f"{percent(1 - each.pooled.accuracy)} of {in_words(name)}"
-        for name, each in known.items()
-        if each and each.pooled.accuracy is not None
-    ]
-    price = f", and answers {joined(wrong)} wrongly" if wrong else ""
-    text = " <code>uncertainty.policy = &quot;always&quot;</code> answers every input with them, also foreign ones"
-    return f"{text}{price}."
+    return Statement("open", Markup(text).format(which, *map(percent, (found.right, found.chosen, found.answers))))
 
 
 def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
