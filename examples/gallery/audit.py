@@ -2,7 +2,7 @@
 Audit uncertainty estimates
 ===========================
 
-Does epistemic uncertainty fall with more data? ``caveat.audit`` trains on fractions of the data and tests such claims.
+Does epistemic uncertainty fall with more data? ``caveat.audit`` trains on fractions of the data to test such claims.
 """
 
 import caveat

@@ -2,8 +2,8 @@
 Export to ONNX
 ==============
 
-Export one file that predicts and abstains without caveat. It contains preprocessing, model, temperature, familiarity
-and decision.
+Export one file that predicts and abstains without caveat. It contains the preprocessing, the model, the
+temperature, the familiarity test and the decision rule.
 """
 
 import tempfile

@@ -3,7 +3,7 @@ A bound on the error rate
 =========================
 
 ``policy="guaranteed"`` answers as many inputs as it can while at most 5 % of the answers are wrong, with a confidence
-of 90 % over the calibration inputs. ``set_coverage`` adds prediction sets.
+of 90 % over the draw of calibration inputs. ``set_coverage`` adds prediction sets.
 """
 
 import caveat

@@ -23,7 +23,7 @@ run = caveat.run(
 )
 
 # %%
-# Most inputs of new classes raise no alarm, because they are near inputs of known classes. About 5 % of the silo's own
+# Most inputs of new classes raise no alarm, because they resemble inputs of known classes. About 5 % of the silo's own
 # inputs raise a false alarm.
 
 predict = run.predictor("silo-0")

@@ -2,7 +2,8 @@
 Your own method
 ===============
 
-A method is one class. This one, FedProx, adds a term to the loss; its field becomes a setting that caveat validates.
+A method is one class. This example implements FedProx, which adds a term to the loss. The field ``mu`` becomes a
+setting that caveat validates.
 """
 
 from typing import Annotated

@@ -36,8 +36,8 @@ for _ in range(60):
 
 
 # %%
-# A function returns the trained encoder, which may also be in a package or a file. Its inputs must be scaled
-# as in its training: here, from -1 to 1.
+# A function returns the trained encoder. The function may also be in a package or a file. Inputs must be scaled as in
+# the training of the encoder: here, from -1 to 1.
 
 
 def pretrained() -> nn.Module:

@@ -2,8 +2,8 @@
 Quantities with intervals
 =========================
 
-Predict a number, here the progression of diabetes of 442 patients, and an interval that contains the true value with
-a guaranteed probability.
+Predict a number, and an interval that contains the true value with a guaranteed probability. Here, the number is the
+progression of diabetes in 442 patients.
 """
 
 import numpy as np

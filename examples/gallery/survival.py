@@ -2,8 +2,8 @@
 Times to an event
 =================
 
-Predict the time until an event that has not happened yet for some patients, here of made-up patients: the median time,
-the risk of the event within a year, and a lower bound that holds with a guaranteed probability.
+Predict the time until an event that has not happened yet for some patients. For each made-up patient, the prediction
+contains the median time, the risk of the event within a year, and a lower bound with a guaranteed probability.
 """
 
 import numpy as np

@@ -27,7 +27,7 @@ for name, age in [("north", 70), ("south", 62), ("west", 66)]:
 silos = caveat.data.from_frames(hospitals, target="outcome")
 
 # %%
-# Train, and abstain from unusual inputs.
+# Train a model. With the policy ``switch``, caveat abstains on unusual inputs.
 
 run = caveat.run(silos, caveat.FedAvg(rounds=20), uncertainty=caveat.Uncertainty(policy="switch"), every=20)
 print(f"accuracy on test patients, mean over hospitals: {run.summary['mean']['accuracy']:.3f}")

@@ -2,8 +2,8 @@
 Watch for change
 ================
 
-``caveat watch`` tests whether new rows are still like those that the model was calibrated on. However often you
-run it, the probability of ever raising a false alarm is at most 1 %.
+``caveat watch`` tests whether new rows are still like the calibration rows. However often you run it,
+the probability of ever raising a false alarm is at most 1 %.
 """
 
 import tempfile
