@@ -50,8 +50,9 @@ def section(name: str, page: Path, record: Comparison) -> str:
         f"The command below made this table; the verdicts are in [{page.stem}](../{page.name}).",
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"Paper: {table.source}. {table.differs}",
-        f"{seeds} seed{'s' * (seeds > 1)}, {done} of {len(record.cells)} runs done. Values are means with 95 % "
-        f"intervals over seeds and silos; the paper's values are in square brackets.{chosen}{refined(table)}",
+        f"The table contains {done} of {len(record.cells)} runs, with {seeds} seed{'s' * (seeds > 1)}. Values are "
+        f"means with 95 % intervals over seeds and silos; the paper's values are in square brackets.{chosen}"
+        f"{refined(table)}",
         *contrasts(record),
         *measured(record),
         *about(record),
@@ -62,7 +63,7 @@ def section(name: str, page: Path, record: Comparison) -> str:
 def tried(tuning: TuningReport) -> str:
     """What every row tried, and by what it chose."""
     if tuning.runs == len(tuning.seeds):
-        return f" Every row has the one value of `{tuning.key}` that the table names: nothing was chosen."
+        return f" The table fixes the value of `{tuning.key}` for every row."
     seeds = f"seed{'s' * (len(tuning.seeds) > 1)} {', '.join(map(str, tuning.seeds))}"
     return (
         f" Every row tried {(tuning.runs or 0) // len(tuning.seeds)} values of `{tuning.key}` on {seeds} and kept the "
@@ -73,7 +74,7 @@ def tried(tuning: TuningReport) -> str:
 def refined(table: PaperTable) -> str:
     """Which rows then tried a key of their own."""
     rows = [(row.name, row.then) for row in table.rows if row.then]
-    return "".join(f" {name} then tried {len(then.values)} values of `{then.key}`." for name, then in rows)
+    return "".join(f' The row "{name}" then tried {len(then.values)} values of `{then.key}`.' for name, then in rows)
 
 
 if __name__ == "__main__":

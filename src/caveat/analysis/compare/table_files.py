@@ -56,8 +56,9 @@ def contrasts(record: Comparison) -> list[str]:
         for each in record.contrasts
     ]
     head = (
-        "Contrasts, in percentage points for fractions, with 95 % intervals over seeds and test inputs. Intervals of "
-        "contrasts that are not decided are corrected for all contrasts:"
+        "The following contrasts have 95 % intervals over seeds and test inputs. Differences of fractions, such as "
+        "accuracies, are in percentage points. The intervals of contrasts that are not decided are corrected for the "
+        "number of contrasts:"
     )
     return ["\n".join([head, "", *lines])] if lines else []
 
