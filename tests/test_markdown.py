@@ -227,5 +227,5 @@ def test_the_page_of_a_table_names_its_command_and_has_a_page_with_its_verdict(t
 def test_a_table_says_which_rows_tried_a_key_of_their_own() -> None:
     assert results.refined(paper_tables.named("uefl-main")) == ""
     assert results.refined(paper_tables.named("fmlu-both")) == (
-        " FML, both weights tuned then tried 4 values of `method.beta`."
+        ' The row "FML, both weights tuned" then tried 4 values of `method.beta`.'
     )
