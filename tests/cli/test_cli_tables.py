@@ -254,7 +254,10 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
     ]
     result = caveat("predict", "some/run", "a.csv", "--silo", "silo-1")
     assert f"warning: silo-1: {advice.removeprefix('→ ')}" in result.stderr.splitlines()
-    assert [row["patient"] for row in csv.DictReader(result.stdout.splitlines())] == [f"{100 + i}" for i in range(200)]
+    found = list(csv.DictReader(result.stdout.splitlines()))
+    assert [row["patient"] for row in found] == [f"{100 + i}" for i in range(200)]
+    assert {row["decides"] for row in found} == {"person"}  # by the advice of the run's report
+    assert "warning: a.csv is a file of the run's data" in result.stderr
     with pytest.warns(ResultWarning, match="^silo-0: Do not use it at any silo: it predicts class "):
         load("some/run").predictor("silo-0")
     own = caveat("evaluate", "some/run", "a.csv", "--silo", "silo-1", "--target", "ill").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from html_page import Page
 
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
 from caveat.core.quantity import restored
+from caveat.html.p_values import by_row, curve
 from caveat.html.predicted_inputs import PredictedInputs
 from caveat.html.predictions import _surest, next_steps, render, sentence, verdicts
 
@@ -22,6 +24,7 @@ WRONG = "Without an alarm, a prediction can still be wrong"
 def made(low: int, **more: Any) -> PredictedInputs:
     """Predictions of which the first `low` are unfamiliar and abstained from."""
     p = torch.linspace(0.1, 1, INPUTS, dtype=torch.float64)
+    p = torch.cat([p[::2], p[1::2]])  # in no order of rows
     p[:low] = 0.01
     logits = torch.linspace(-3, 3, INPUTS, dtype=torch.float64)
     decision = torch.where(p <= 0.05, int(Decision.ABSTAIN), int(Decision.GLOBAL))
@@ -41,7 +44,9 @@ def steps(found: PredictedInputs) -> list[str]:
 
 def test_what_was_decided_is_said_first_with_its_reasons() -> None:
     found = made(3)
-    assert sentence(found).striptags() == "A person decides 3 of 20 inputs (3 unfamiliar), the model 17."
+    assert (
+        sentence(found).striptags() == "A person decides 3 of 20 inputs (3 unlike the silo's own inputs), the model 17."
+    )
     assert found.reasons[:4] == [Reason.UNFAMILIAR] * 3 + [Reason.NONE]
 
 
@@ -51,8 +56,7 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     said = sentence(found).striptags()
     assert said.startswith("Do not rely on these 20 predictions yet: together, the inputs are unlike the silo's own, ")
     assert said.endswith("also the 11 without an alarm.")
-    assert Page(render(found)).text.count("raise an alarm") == 1
-    text = verdicts(found)[1].text
+    text = next(line.text for line in verdicts(found) if line.text.startswith("Columns"))
     assert "over all rows: age, sex." in text
     page = Page(render(found)).text
     strangest = page.partition(
@@ -68,9 +72,10 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
 @pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "good"), (8, "bad")])
 def test_more_alarms_than_chance_are_called_unlike_the_silos_own(low: int, kind: str) -> None:
     # The threshold is that of 99 calibration inputs: five or more of 20 in 0.9 % of files.
-    (line,) = verdicts(made(low))
+    line = verdicts(made(low))[0]
     assert line[0] == kind
-    assert f"{low} of 20 inputs raise an alarm, where at most 5 % of the silo's own are expected to" in line[1]
+    why = " (8 unlike the silo's own inputs)" * (kind == "bad")
+    assert f"{low} of 20 inputs raise an alarm{why}, where at most 5 % of the silo's own are expected to" in line[1]
 
 
 def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
@@ -79,9 +84,11 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     assert 0.01 <= found.alarms.p < 0.05
     (line,) = verdicts(found)
     assert line.kind == "unknown"
-    assert line.text.replace("\N{NO-BREAK SPACE}", " ").endswith(f"as seldom by chance (p = {found.alarms.p:.3f}).")
+    assert line.text.replace("\N{NO-BREAK SPACE}", " ").endswith(
+        f"which chance seldom explains (p = {found.alarms.p:.3f})."
+    )
     person, check = steps(found)
-    assert person.startswith("Have a person decide 4 inputs: ")
+    assert person.startswith("Have a person decide 4 inputs with ")
     assert check.startswith("Check that these inputs are like the silo's own before using the labels of the other 16 ")
 
 
@@ -126,7 +133,7 @@ def test_without_p_values_nothing_is_claimed_of_familiarity() -> None:
 def test_the_page_shows_the_strangest_and_the_surest_with_their_values() -> None:
     text = render(made(2))
     page = Page(text)
-    assert page.sections == ["overview", "strangest", "p-values"]
+    assert page.sections == ["overview", "together", "strangest"]
     assert "row 0 ill" not in page.text.partition("Strangest")[0]
     strangest = page.text.partition("The strangest inputs")[2]
     assert strangest.index("row 1") < strangest.index("row 0") < strangest.index("row 2")
@@ -157,26 +164,31 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     assert steps(made(0)) == [f"Use the labels of the CSV. {WRONG}."]
     found = made(3)
     step, others = steps(found)
-    assert step == "Have a person decide 3 inputs: those with a reason in the CSV (typicality of at most 0.05)."
+    csv = "with <code>decides</code> = person in the CSV"
+    assert step == f"Have a person decide 3 inputs {csv}: 3 with a reason (typicality of at most 0.05)."
     assert others == f"Use the labels of the other 17 in the CSV. {WRONG}."
     expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %)."
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
-    assert (
-        "(typicality of at most 0.05 or uncertainty above the policy's limit)" in steps(made(1, decision=decision))[0]
-    )
-    check, person = steps(made(8))
+    both = "(typicality of at most 0.05 or uncertainty above the policy&#39;s limit)"
+    assert both in steps(made(1, decision=decision))[0]
+    check, *_, person = steps(made(8))
     assert check.startswith("Check units, codes and selection")
-    assert person == "Until then, have a person decide 20 inputs."
+    assert (
+        person == "Until then, have a person decide all 20 inputs, as the column <code>decides</code> of the CSV says."
+    )
     pictures = steps(replace(made(8), cells={}, image=lambda i: "png"))
     assert pictures[0].startswith("Check orientation, contrast and source of the images")
 
 
 def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     named = steps(replace(made(8), source="b c.csv", others=("b c",)))
-    assert named[0] == "If these inputs are of silo b c, predict with <code>--silo &#39;b c&#39;</code>."
+    own = "apply that silo's standardization and calibration"
+    assert named[0] == f"If these inputs are of silo b c, {own}: <code>--silo &#39;b c&#39;</code>"
+    other = steps(replace(made(8), others=("b c", "d")))
+    assert other[0] == f"If these inputs are of another silo (b c, d), {own}: <code>--silo NAME</code>"
     given = "caveat predict runs/x 'b c.csv' --silo VA --report new.html"
     other = replace(made(8), source="b c.csv", others=("b c",), command=given)
     page = Page(render(other)).text
@@ -193,17 +205,20 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     assert not any(doubtful and value > limit for doubtful, value in zip(found.doubtful, total, strict=True))
     limited = replace(found, limit=limit, tested=(7, 323))
     assert sum(limited.referred) == 7
-    text = "A person decides 7 of 20 inputs (4 above the report's limit, 3 unfamiliar), the model 13."
-    assert sorted(sentence(limited).striptags().split()) == sorted(text.split())
+    over = f"4 of an uncertainty above {limit:.3g}"
+    said = sentence(limited).striptags()
+    assert said == f"A person decides 7 of 20 inputs ({over}, 3 unlike the silo's own inputs), the model 13."
     person, others = steps(limited)
+    csv = "with <code>decides</code> = person in the CSV"
     assert person == (
-        "Have a person decide 7 inputs: 3 with a reason in the CSV (typicality of at most 0.05) and 4 with "
+        f"Have a person decide 7 inputs {csv}: 3 with a reason (typicality of at most 0.05) and 4 with "
         f"total_uncertainty above {limit:.3g}."
     )
-    told = f"of all silos' test inputs up to {limit:.3g}, 7 of 323 were (2.2 %, 95 % interval 1.1 % to 4.4 %)."
+    told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 were (2.2 %, 95 % interval "
+    told += "1.1 % to 4.4 %)."
     assert others == f"Use the labels of the other 13 in the CSV. {WRONG}: {told}"
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
-    assert only == f"Have a person decide 4 inputs: 4 with total_uncertainty above {limit:.3g}."
+    assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g}."
     assert "the 12 without an alarm" in sentence(replace(made(8), limit=limit)).striptags()
 
 
@@ -217,10 +232,67 @@ def test_shifted_columns_come_first_and_no_probability_is_rounded_to_one() -> No
     assert "100.0 %" not in page.partition("The strangest inputs")[2]
 
 
-def test_bars_of_few_calibration_inputs_are_wide_and_have_a_band_of_chance() -> None:
-    few, many = (render(made(0, ranked_among=among)) for among in (32, 400))
-    assert few.count("inputs</title>") < many.count("inputs</title>")
-    assert few.count('class="track"') == many.count('class="track"') == 4
+def test_equal_scores_are_no_alarm_beside_the_band_of_chance() -> None:
+    """Of inputs like the silo's own, 18 of 20 have the nearness 1 if 90 % of its calibration inputs do."""
+    tied = torch.ones(INPUTS, dtype=torch.float64)
+    tied[:2] = 0.1
+    chart = curve(made(0, nearness=tied), "nearness", "")
+    assert chart is not None
+    drawn = str(chart.drawing)
+    (line,) = re.findall(r'<polyline points="([^"]*)" class="stroke"', drawn)
+    start, low, end = ([float(each) for each in point.split(",")] for point in line.split())
+    assert abs((low[1] - start[1]) / (low[0] - start[0]) - (end[1] - start[1]) / (end[0] - start[0])) < 1e-3
+    assert drawn.count('class="track"') == 1
+    assert render(made(0)).count('class="track"') == 4
+
+
+def test_a_file_of_known_and_foreign_rows_is_said_and_drawn() -> None:
+    p = torch.linspace(0.1, 1, INPUTS, dtype=torch.float64)
+    p[8:] = 0.01
+    found = made(0, typicality=p, familiarity=p)
+    text = next(line.text for line in verdicts(found) if line.kind == "open")
+    assert text.startswith(
+        "P-values change near row 8: 0 of the first 8 inputs and 12 of the other 12 raise an alarm ("
+    )
+    assert "If the file has several sources, predict the first 8 inputs and the other 12 as two files." in steps(found)
+    chart = by_row(found)
+    assert chart is not None
+    own, alarms = re.findall(r'<g class="(c\d)"><path d="([^"]*)"', str(chart.drawing))
+    assert (own[0], own[1].count("M"), alarms[0], alarms[1].count("M")) == ("c0", 8, "c1", 12)
+    assert "P-values change" not in str(verdicts(made(3)))
+
+
+def test_repeated_inputs_and_equal_predictions_are_said() -> None:
+    assert any("Only 12 of 20 inputs are different" in line.text for line in verdicts(replace(made(0), different=12)))
+    assert verdicts(replace(made(0), different=20)) == verdicts(made(0))
+    found = made(0)
+    found.prediction.probs[:15] = torch.tensor([0.9, 0.1])
+    assert "The 20 inputs have 6 different predictions, so many have equal p-values." in Page(render(found)).text
+
+
+def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -> None:
+    why = "Do not use it at VA before a test on more inputs there: it is right no more often than the most frequent "
+    found = replace(made(3), against=f"{why}class (15 against 22 of 25).", warnings=("Too few rounds.",))
+    assert sentence(found).striptags() == (
+        f"{found.against.replace('use it', 'use this model')} A person decides 20 inputs."
+    )
+    assert all(found.referred)
+    test, person = steps(found)
+    assert test.endswith("<code>caveat evaluate RUN FILE --silo VA</code>.")
+    assert person.startswith("Until then, have a person decide all 20 inputs")
+    assert verdicts(found)[0] == ("open", "Too few rounds.")
+    assert "for the model" not in render(found)
+
+
+def test_shares_of_a_shifted_column_have_their_numbers_of_rows() -> None:
+    ca = UnlikeColumn("ca", "share missing", 0.99, 0.0, 0.001, (294, 24))
+    slope = replace(ca, name="slope", figure="share of 2", here=0.875, known=0.5, values=(104, 24))
+    cells = {"age": ["60"] * INPUTS, "slope": ["2"] * INPUTS, "ca": [""] * INPUTS}
+    page = Page(render(replace(made(3, unlike_columns=(ca, slope)), cells=cells))).text
+    assert "ca share missing 99.0 % (n = 294) 0.0 % (n = 24)" in page
+    assert "slope share of 2 87.5 % (n = 104) 50.0 % (n = 24)" in page
+    assert "uncertainty ca slope age" in page
+    assert "missing 2 60" in page
 
 
 def test_without_a_possible_alarm_nothing_says_that_labels_can_be_used() -> None:
@@ -235,7 +307,7 @@ def test_one_input_without_finite_probabilities_says_nothing_of_the_others() -> 
     assert "All inputs together are unlike" not in Page(render(found)).text
     check, person = steps(found)
     assert check == "Check the values of the inputs whose probabilities are not finite, here 1."
-    assert person.startswith("Have a person decide 1 input:")
+    assert person.startswith("Have a person decide 1 input with ")
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -17,6 +17,7 @@ from caveat.uncertainty.statistical_tests import (
     beta_binomial_tail,
     beta_quantile,
     binomial_tail,
+    change_test,
     chi_squared_tail,
     count_test,
     holm,
@@ -155,3 +156,13 @@ def test_a_small_share_of_the_discoveries_among_conformal_p_values_is_false() ->
         power.append(float(found[:10].double().mean()))
     assert np.mean(shares) <= 0.1 + 2 * np.std(shares) / math.sqrt(300)
     assert np.mean(power) > 0.8
+
+
+def test_a_change_of_values_is_found_where_it_is_and_seldom_without_one() -> None:
+    random = np.random.default_rng(0)
+    at, p = change_test(np.concatenate([random.normal(size=20), random.normal(2.0, size=80)]))
+    assert abs(at - 20) <= 2
+    assert p < 1e-4
+    found = [change_test(random.normal(size=60).round(1))[1] for _ in range(400)]
+    assert sum(each <= 0.05 for each in found) <= 28  # 5 %, and two standard deviations
+    assert change_test(np.ones(30))[1] == change_test(np.ones(1))[1] == 1.0

@@ -33,8 +33,9 @@ def predict(
 
     The output has a row per input: label, probabilities, uncertainties (for a quantity or a time: values, interval,
     spread), the p-values familiarity, nearness, sureness and typicality, the decision (which model gave the label, or
-    abstain: do not rely on the label) and the reason not to rely on the label. With uncertainty.set_coverage, it also
-    has the prediction set. For tables, it also has the column of data.groups, if declared, and warnings about the row
+    abstain: do not rely on the label), the reason not to rely on the label, and in the column decides who decides the
+    input by the advice of the run's report: model or person. With uncertainty.set_coverage, it also has the prediction
+    set. For tables, it also has the column of data.groups, if declared, and warnings about the row
     and about the table as a whole in the column input_note; for images, it also has the file name. The command prints
     how many inputs a person and the model decide, by reason and by the limit of uncertainty that the run's report
     advises, and warnings about the run's result. With --report, it also writes a page: the decisions, the p-values next
@@ -53,12 +54,14 @@ def predict(
         found = noted_inputs(inputs, preparation, silo)
         _tell_format(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
-        _warn(folder, silo, prediction)
+        page = predicted_inputs(prediction, found, finished, silo, inputs)
+        page = replace(page, warnings=[*page.warnings, *_of_own(inputs, finished)])
+        _warn(page)
         notes = batch_notes(prediction) if preparation.encoders else ()
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
-        others = {"file": found.files, "subgroup": names, **_ids(inputs, finished, silo), "input_note": notes}
-        _write_csv(prediction_rows(prediction, preparation.classes, others), out)
-        page = predicted_inputs(prediction, found, finished, silo, inputs)
+        who = ["person" if referred else "model" for referred in page.referred]
+        others = {"decides": who, "file": found.files, "subgroup": names, **_ids(inputs, finished, silo)}
+        _write_csv(prediction_rows(prediction, preparation.classes, {**others, "input_note": notes}), out)
         typer.echo(sentence(page).striptags(), err=True)
         if report is not None:
             command = shlex.join(["caveat", *sys.argv[1:]])
@@ -92,7 +95,8 @@ def evaluate(
         _check_silo(silo, finished.preparation.names)
         found = labeled_inputs(inputs, finished.preparation, silo, target)
         _tell_format(inputs, finished.preparation, silo)
-        _warn_of_own(inputs, finished)
+        for told in _of_own(inputs, finished):
+            typer.echo(f"warning: {told}", err=True)
         typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))
 
 
@@ -109,13 +113,14 @@ def _ids(inputs: str, run: Any, silo: str) -> dict[str, list[str]]:
     return {settings.groups: list(sheet.column(settings.groups))} if settings.groups in sheet.columns else {}
 
 
-def _warn_of_own(inputs: str, run: Any) -> None:
-    """Warn of a file that the run has trained on."""
+def _of_own(inputs: str, run: Any) -> list[str]:
+    """Return a warning about a file that the run has trained on; empty for others."""
     settings = run.experiment.spec.data
     own = settings.source.partition(":")[2].split(",") if settings is not None else ()
-    if Path(inputs).absolute() in [Path(each).absolute() for each in own]:
-        told = "is a file of the run's data, so the model was trained on most of its inputs: metrics of new inputs are "
-        typer.echo(f"warning: {inputs} {told}worse; those of the run's test split are in summary.json", err=True)
+    if Path(inputs).absolute() not in [Path(each).absolute() for each in own]:
+        return []
+    told = f"{Path(inputs).name} is a file of the run's data, so the model was trained on most of its inputs: results "
+    return [f"{told}for new inputs are worse; those for the run's test split are in summary.json."]
 
 
 def _check_silo(silo: str, names: Sequence[str]) -> None:
@@ -136,15 +141,12 @@ def _tell_format(inputs: str, preparation: Any, silo: str) -> None:
         typer.echo(escaped(told), err=True)
 
 
-def _warn(folder: Path, silo: str, prediction: Any) -> None:
+def _warn(page: Any) -> None:
     """Print the run's warnings that concern the silo, and one about inputs without probabilities."""
     from ..core.text import escaped, listed, plural
-    from ..files import record_of
-    from ..files.schema import Summary
 
-    summary = record_of(folder / "summary.json", Summary)
-    lines = [each.sentences for each in (summary.warnings if summary else ()) if silo in (each.silos or [silo])]
-    if missing := (~prediction.probs.isfinite().all(-1)).nonzero().flatten().tolist():
+    lines = list(page.warnings)
+    if missing := (~page.prediction.probs.isfinite().all(-1)).nonzero().flatten().tolist():
         rows = listed([str(row) for row in missing], MOST_ROWS)
         lines.append(
             f"The probabilities of {plural(len(missing), 'input')} are NaN, so these inputs have no label and "

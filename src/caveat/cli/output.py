@@ -9,9 +9,10 @@ from typing import Any
 
 from ..core import Decision, Prediction, Reason
 from ..data.preparation import Inputs
-from ..files import as_text, record_of
+from ..files import RunFolder, as_text, record_of
 from ..files.schema import SiloRecord, Summary
 from ..html.predicted_inputs import PredictedInputs
+from ..html.run.advice import against
 from ..runs.local import Run
 from ..terminal.tables import Heading, TextTable, text_table
 
@@ -173,9 +174,11 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
     others = [name for name in run.preparation.names if name != silo]
     summary = record_of(run.folder / "summary.json", Summary)  # a silo's own copy of a federation's model has none
     tested, limit = (None, None) if summary is None else known_errors(summary, silo)
+    warnings = [each.sentences for each in (summary.warnings if summary else ()) if silo in (each.silos or [silo])]
+    different = len({each.numpy().tobytes() for each in found.x})
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
-        found.files, others, tested, limit,
+        found.files, others, tested, limit, against(RunFolder(run.folder, summary=summary), silo), warnings, different,
     )  # fmt: skip
 
 
@@ -194,12 +197,10 @@ def table_cells(run: Run, silo: str, source: str) -> dict[str, list[str]]:
 def known_errors(summary: Summary, silo: str) -> tuple[tuple[int, int] | None, float | None]:
     """Return the numbers of wrong and of answered test inputs: of all silos up to the uncertainty above which the run's
     report refers inputs to a person, with this limit, or of the silo without one."""
-    from ..html.run.advice import deferred
-
     curve, inputs = summary.risk_coverage, sum(each.n_test or 0 for each in summary.silos)
     answers_all = all(each.test.coverage in (None, 1.0) for each in summary.silos)
-    found = deferred(curve) if curve and answers_all else None
-    if found is None or found[2] is None:
+    found = curve.deferral if curve and answers_all else None
+    if found is None or found.limit is None:
         return _wrong_of(summary.silos, silo), None
     coverage, risk, limit = found
     answered = round(coverage * inputs)

@@ -71,6 +71,8 @@ class UnlikeColumn:
     """The figure of the silo's rows."""
     p: float
     """P-value of no difference, corrected for all columns of the table."""
+    values: tuple[int, int] = (0, 0)
+    """Numbers of values behind `here` and `known`: of a share missing all rows, else the rows with a value."""
 
     def __str__(self) -> str:
         here, known = (f"{each:.4g}" if self.figure == "median" else f"{each:.0%}" for each in (self.here, self.known))

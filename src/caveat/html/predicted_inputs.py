@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from ..core import Decision, Prediction, Reason
 from ..core.text import plain
-from ..uncertainty.statistical_tests import beta_binomial_tail
+from ..uncertainty.statistical_tests import beta_binomial_tail, change_test
 
-_LEVEL = 0.01
+LEVEL = 0.01
+"""Level of the tests of all inputs together."""
 
 
 class Alarms(NamedTuple):
@@ -25,7 +27,7 @@ class Alarms(NamedTuple):
     @property
     def unlike(self) -> bool:
         """Whether there are more than chance explains."""
-        return self.p < _LEVEL
+        return self.p < LEVEL
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class PredictedInputs:
     for a quantity or a time."""
     limit: float | None = None
     """The total uncertainty above which the run's report refers inputs to a person; None without one."""
+    against: str = ""
+    """The advice of the run's report against this silo's model; empty without any."""
+    warnings: Sequence[str] = ()
+    """The run's warnings that concern the silo."""
+    different: int | None = None
+    """The number of different inputs; None if unknown."""
     command: str = ""
 
     @cached_property
@@ -67,7 +75,9 @@ class PredictedInputs:
 
     @cached_property
     def referred(self) -> list[bool]:
-        """Whether a person decides an input: it is doubtful, or above the limit."""
+        """Whether a person decides an input: it is doubtful or above the limit, or nothing can be relied on."""
+        if self.against or self.all_unlike:
+            return [True] * len(self.prediction)
         limit = math.inf if self.limit is None else self.limit
         over = (self.prediction.uncertainty["total"] > limit).tolist() if limit < math.inf else self.doubtful
         return [either or other for either, other in zip(self.doubtful, over, strict=True)]
@@ -89,6 +99,13 @@ class PredictedInputs:
         # The threshold comes from the same few calibration inputs for all new ones.
         p = beta_binomial_tail(raised, n, places, self.ranked_among + 1 - places)
         return Alarms(raised, p)
+
+    @cached_property
+    def change(self) -> tuple[int, float]:
+        """The number of inputs before the place at which p-values change most, and the p-value of no change."""
+        values = self.prediction.typicality
+        known = [] if self.alarms is None or values is None else values.nan_to_num(nan=0.0).tolist()
+        return change_test(np.array(known))
 
     @cached_property
     def unlike(self) -> list[str]:

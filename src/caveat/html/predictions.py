@@ -3,37 +3,40 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from markupsafe import Markup
 
 from ..core import Decision, Reason
-from ..core.text import count, decimal, equation, initial, listed, percent, plain, plural, probability, tick
+from ..core.text import (
+    count,
+    decimal,
+    equation,
+    initial,
+    joined,
+    listed,
+    percent,
+    plain,
+    plural,
+    probability,
+)
 from ..uncertainty.statistical_tests import wilson
 from . import svg, templates
 from .commands import changed
-from .diagrams import histogram_bars
-from .predicted_inputs import PredictedInputs
-from .svg import Chart
+from .p_values import SCORES, by_row, curve
+from .predicted_inputs import LEVEL, PredictedInputs
 from .templates import Statement, Table, column, table, words, worst_first
 
-_BINS = 20
-"""Number of bins of a p-value; of a silo's own inputs, each has the same share."""
-_FEW_BINS = 5
-"""Number of bins with fewer than 100 calibration inputs."""
 _SHOWN = 8
 """Number of strangest and of surest inputs."""
 _MOST_ALARMS = 12
 """Maximum number of inputs with an alarm that are listed."""
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
-_MOST_NOTES = 5
-_SCORES = {
-    "typicality": "all together",
-    "familiarity": "distance from the silo's own inputs",
-    "nearness": "distance from the nearest training input",
-    "sureness": "uncertainty of the prediction",
-}
+_MOST_NOTES, _FEW = 5, 3
+_FEW_DIFFERENT = 0.9
+"""Share of different inputs below which repeated ones are stated."""
 
 
 _WHY = {
@@ -62,7 +65,9 @@ def render(found: PredictedInputs) -> str:
         sentence=sentence(found),
         lines=lines,
         steps=next_steps(found, lines),
-        strips=_strips(found),
+        together=[chart for chart in (by_row(found), curve(found, "typicality", "all scores together")) if chart],
+        single=[chart for name, about in SCORES.items() if (chart := curve(found, name, about))],
+        equal=_equal(found),
         shifted=_shifted(found),
         answers=_answers(found),
         strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}.{_tied(found)}"),
@@ -74,14 +79,16 @@ def render(found: PredictedInputs) -> str:
 def sentence(found: PredictedInputs) -> Markup:
     """Return whether the inputs are unlike the silo's own, and how many a person decides, and why."""
     n, doubtful = len(found.prediction), sum(found.doubtful)
+    if found.against:
+        text = Markup("<b>{}</b> A person decides {}.")
+        which = found.against.replace("Do not use it ", "Do not use this model ", 1)
+        return text.format(which, plural(n, "input"))
     if found.all_unlike:
         also = f", also the {n - doubtful:,} without an alarm" if 0 < doubtful < n else ""
         text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}{}.")
         return text.format(plural(n, "prediction"), _mostly_missing(found), also)
-    doubtful, over = sum(found.referred), sum(found.referred) - doubtful
-    why = Counter(reason.name.lower() for reason in found.reasons if reason)
-    why["above the report's limit"] += over
-    told = f" ({', '.join(f'{number:,} {reason}' for reason, number in why.most_common() if number)})"
+    over = f"of an uncertainty above {found.limit or 0:.3g}"
+    doubtful, told = sum(found.referred), _why(found.reasons, {over: sum(found.referred) - doubtful})
     if found.alarms is None:
         text = Markup("<b>{}</b> predicted; nothing says whether they are like the silo's own{}.")
         return text.format(plural(n, "input"), f"; a person decides {doubtful:,}{told}" if doubtful else "")
@@ -89,6 +96,14 @@ def sentence(found: PredictedInputs) -> Markup:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
     text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")
     return text.format(f"{doubtful:,}", plural(n, "input"), told, f"{n - doubtful:,}")
+
+
+def _why(reasons: Iterable[Reason], more: Mapping[str, int] = MappingProxyType({})) -> str:
+    """Return how many inputs have which reason, or one of `more`, in parentheses; "" without any."""
+    why = Counter(_WHY[reason] for reason in reasons if reason)
+    why.update(more)
+    told = ", ".join(f"{number:,} {reason}" for reason, number in why.most_common() if number)
+    return f" ({told})" if told else ""
 
 
 def _mostly_missing(found: PredictedInputs) -> str:
@@ -108,10 +123,12 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
         seldom = alarms.p < 0.05
-        chance = "more than chance explains" if alarms.unlike else "as seldom by chance" if seldom else "as by chance"
+        chance = "which chance seldom explains" if seldom else "as by chance"
+        chance = "more than chance explains" if alarms.unlike else chance
         chance = f", {chance} ({equation(alarms.p)})" if alarms.raised > rate * n else ""
-        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the "
-        told += f"silo's own are expected to{chance}."
+        why = _why(reason for reason in found.reasons if reason in _ALARMS) if alarms.unlike else ""
+        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}, where at most "
+        told += f"{100 * rate:.3g} % of the silo's own are expected to{chance}."
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"Alarms of single rows do not show this: {told}"))
         else:
@@ -122,6 +139,11 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if found.unlike:
         told = listed(found.unlike, _MOST_NOTES)
         lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
+    if found.change[1] < LEVEL:
+        lines.append(Statement("open", f"{_parts(found)}: the file may have several sources, or be sorted."))
+    if found.different and found.different < _FEW_DIFFERENT * n:
+        told = f"Only {found.different:,} of {plural(n, 'input')} are different; tests count repeated ones as "
+        lines.append(Statement("open", f"{told}independent."))
     notes = Counter(note for note in prediction.input_notes if note)
     if notes:
         told = "; ".join(f"{plain(note)} ({number:,})" for note, number in notes.most_common(_MOST_NOTES))
@@ -130,39 +152,66 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("open", text))
     if undefined := found.undefined:
         lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
+    lines += [Statement("open", plain(told, 400)) for told in found.warnings]
     return worst_first(lines)
+
+
+def _parts(found: PredictedInputs) -> str:
+    """Return how many inputs raise an alarm in each part of a file in which p-values change."""
+    (at, p), n, alarms = found.change, len(found.prediction), found.prediction.alarms.tolist()
+    parts = f"{sum(alarms[:at]):,} of the first {at:,} inputs and {sum(alarms[at:]):,} of the other {n - at:,}"
+    return f"P-values change near {found.place(at)}: {parts} raise an alarm (Pettitt's test, {equation(p)})"
 
 
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     """Return what to do now after these verdicts: check the inputs, leave some to a person, or use the answers."""
-    n, doubtful = len(found.prediction), sum(found.referred)
-    checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
-    checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
-    steps = [f"Check {checked} before you rely on any prediction."] * found.all_unlike
-    if found.all_unlike and (stem := found.source.rpartition(".")[0]) in found.others:
-        with_it = changed(found.command, {"--silo": stem}) if found.command else shlex.join(["--silo", stem])
-        step = Markup("If these inputs are of silo {}, predict with <code>{}</code>.").format(plain(stem), with_it)
-        steps.insert(0, step)
+    n, doubtful, steps = len(found.prediction), sum(found.referred), list[str]()
+    if found.all_unlike:
+        checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
+        checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
+        steps = [*_another_silo(found), f"Check {checked} before you rely on any prediction."]
+        if found.change[1] < LEVEL:
+            first, others = found.change[0], n - found.change[0]
+            parts = f"predict the first {first:,} inputs and the other {others:,} as two files"
+            steps.append(f"If the file has several sources, {parts}.")
+    elif found.against:
+        text = Markup("Test the model on more labelled inputs of this silo, with <code>{}</code>.")
+        steps = [text.format(shlex.join(["caveat", "evaluate", "RUN", "FILE", "--silo", found.silo]))]
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
-    if found.all_unlike:
-        steps.append(f"Until then, have a person decide {plural(n, 'input')}.")
+    if found.all_unlike or found.against:
+        text = Markup("Until then, have a person decide {}, as the column <code>decides</code> of the CSV says.")
+        steps.append(text.format(f"all {n:,} inputs" if n > 1 else plural(n, "input")))
     elif doubtful:
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
         rules += [_WHY[reason] for reason in dict.fromkeys(found.reasons) if _WHY[reason] and reason not in _ALARMS]
         rule = f" ({' or '.join(rules)})" * bool(rules)
         given = sum(found.doubtful)
-        which = "those" if doubtful == given else f"{given:,}"
-        told = [f"{which} with a reason in the CSV{rule}"] * (given > 0)
+        told = [f"{given:,} with a reason{rule}"] * (given > 0)
         told += [f"{doubtful - given:,} with total_uncertainty above {found.limit or 0:.3g}"] * (doubtful > given)
-        steps.append(f"Have a person decide {plural(doubtful, 'input')}: {' and '.join(told)}.")
+        text = Markup("Have a person decide {} with <code>decides</code> = person in the CSV: {}.")
+        steps.append(text.format(plural(doubtful, "input"), " and ".join(told)))
     unknown = any(line.kind != "good" for line in lines)
-    if found.all_unlike or found.undefined or doubtful == n:
+    if found.undefined or doubtful == n:
         return steps
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
     check = f"Check that these inputs are like the silo's own before using the {what}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
     return [*steps, f"{check if unknown else f'Use the {what}.'}{wrong}"]
+
+
+def _another_silo(found: PredictedInputs) -> list[Markup]:
+    """Return how to predict if the inputs are of another silo, the one that the file is named after if there is one."""
+    if not found.others:
+        return []
+    scaled = found.prediction.uncalibrated_probs is not None
+    fitted = joined(["standardization"] * bool(found.cells) + ["temperature"] * scaled + ["calibration"])
+    stem = found.source.rpartition(".")[0]
+    silo = stem if stem in found.others else "NAME"
+    whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
+    with_it = changed(found.command, {"--silo": silo}) if found.command else shlex.join(["--silo", silo])
+    text = Markup("If these inputs are of {}, apply that silo's {}: <code>{}</code>")
+    return [text.format(whose, fitted, with_it)]
 
 
 def _expected(found: PredictedInputs) -> str:
@@ -172,37 +221,21 @@ def _expected(found: PredictedInputs) -> str:
         wrong, of = found.tested
         low, high = wilson(wrong, of)
         limit = "" if found.limit is None else f"{found.limit:.3g}"
-        whose = f"all silos' test inputs up to {limit}" if limit else "the silo's answered test inputs"
+        whose = (
+            f"all silos' test inputs with total_uncertainty up to {limit}"
+            if limit
+            else "the silo's answered test inputs"
+        )
         told += f": of {whose}, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval {percent(low)} to "
         told += f"{percent(high)})"
     return f"{told}."
 
 
-def _strips(found: PredictedInputs) -> list[Chart]:
-    """Return a histogram of each p-value, whose shares are equal for the silo's own inputs."""
-    charts, bins = [], _BINS if found.ranked_among >= 100 else _FEW_BINS
-    for name, about in _SCORES.items():
-        values = found.prediction.p_values.get(name)
-        known = values[values.isfinite()].tolist() if values is not None else []
-        if not known:
-            continue
-        counts = Counter(min(int(p * bins), bins - 1) for p in known)
-        shares = [counts[i] / len(known) for i in range(bins)]
-        # Both the calibration inputs and the new ones vary.
-        half = 2 * math.sqrt((1 - 1 / bins) / bins * (1 / (found.ranked_among + 2) + 1 / len(known)))
-        frame = svg.Axes(46, 8, 418, 70, (0, 1), (0, max(svg.ticks(0, max(shares), 2))))
-        bars = histogram_bars(frame, shares, [f"{counts[i]:,} inputs" for i in range(bins)])
-        top, bottom = frame.y(min(1 / bins + half, frame.y_range[1])), frame.y(max(1 / bins - half, 0))
-        chance = svg.rect((frame.left, top), frame.width, bottom - top, "track")
-        own = svg.line(frame.at((0, 1 / bins)), frame.at((1, 1 / bins)), "event")
-        rate = found.prediction.false_alarm_rate
-        low = sum(p <= rate for p in known)
-        told = f"{low:,} of {plural(len(known), 'input')} at most {rate:g}"
-        y_ticks = svg.written(svg.ticks(0, max(shares), 2), lambda share: percent(share, 0))
-        x_ticks = svg.written((0, 0.2, 0.4, 0.6, 0.8, 1), tick)
-        drawn = svg.plot(frame, f"P-values of {name}: {told}", x_ticks, y_ticks, "p-value", chance, *bars, own)
-        charts.append(Chart(f"{name.capitalize()}: {about}", drawn, f"{told}."))
-    return charts
+def _equal(found: PredictedInputs) -> str:
+    """Return that many inputs have the same prediction; "" if they do not."""
+    n, different = len(found.prediction), len(set(map(tuple, found.prediction.probs.tolist())))
+    told = f" The {n:,} inputs have {different:,} different predictions, so many have equal p-values."
+    return told * (2 * different <= n)
 
 
 def _shifted(found: PredictedInputs) -> Table | None:
@@ -213,23 +246,25 @@ def _shifted(found: PredictedInputs) -> Table | None:
         [f"{value:.4g}" if one.figure == "median" else percent(value) for value in (one.here, one.known)]
         for one in each
     ]
+    counts = [[f" (n = {size:,})" * bool(size) for size in one.values] for one in each]
     columns = [
         words("column", (plain(one.name) for one in each)),
         words("what differs", (plain(one.figure) for one in each)),
-        column("here", (here for here, _ in written)),
-        column("the silo's own", (known for _, known in written)),
+        column("here", (here + n for (here, _), (n, _) in zip(written, counts, strict=True))),
+        column("the silo's own", (known + n for (_, known), (_, n) in zip(written, counts, strict=True))),
         column("corrected p", (probability(one.p) for one in each)),
     ]
     return table(
         columns,
-        "Columns in which all rows together differ from the silo's own; p-values are corrected for all.",
+        "Columns in which all rows together differ from the silo's own calibration rows; p-values are corrected for "
+        "all. Shares missing are of all rows, other figures of the n rows with a value.",
     )
 
 
 def _answers(found: PredictedInputs) -> Table | None:
     """Return the number of inputs by label, of those for the model and for a person; of a quantity or a time quantiles
-    of predictions; None if all inputs are unlike the silo's own."""
-    if found.all_unlike:
+    of predictions; None if a person decides all inputs."""
+    if all(found.referred):
         return None
     if found.figures:
         return _quantiles(found)
@@ -247,8 +282,8 @@ def _quantiles(found: PredictedInputs) -> Table | None:
     name, values = next(iter(found.figures.items()))
     rows: list[tuple[str, list[float]]] = []
     for kind, wanted in (("for the model", False), ("for a person", True)):
-        known = [v for v, doubtful in zip(values.tolist(), found.doubtful, strict=True)
-                 if doubtful is wanted and not math.isnan(v)]  # fmt: skip
+        known = [v for v, referred in zip(values.tolist(), found.referred, strict=True)
+                 if referred is wanted and not math.isnan(v)]  # fmt: skip
         rows += [(kind, sorted(known))] if known else []
     columns = [words("", (kind for kind, _ in rows)), column("inputs", (count(len(known)) for _, known in rows))]
     for head, share in (("lowest", 0.0), ("median", 0.5), ("highest", 1.0)):
@@ -305,7 +340,7 @@ def _share(probability: float) -> str:
 
 
 def _decider(found: PredictedInputs, i: int) -> str:
-    if found.all_unlike or found.referred[i]:
+    if found.referred[i]:
         return "a person"
     return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
 
@@ -319,8 +354,8 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
     if not places:
         return None
     prediction, reasons, quantity = found.prediction, found.reasons, bool(found.figures)
-    cells = sorted(found.cells.items(), key=lambda each: plain(each[0]) not in found.unlike)  # shifted columns first
-    shown = cells[:_MOST_COLUMNS]
+    order = {name: i for i, name in enumerate(found.unlike)}  # shifted columns first
+    shown = sorted(found.cells.items(), key=lambda each: order.get(plain(each[0]), len(order)))[:_MOST_COLUMNS]
     images = [image and svg.element("img", src=f"data:image/png;base64,{image}", alt=found.place(i))
               for i in places for image in [found.image(i)]]  # fmt: skip
     p = prediction.typicality
@@ -338,7 +373,7 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
         column("probability", ("" if quantity else _finite(float(prediction.probs[i].max()), _share) for i in places)),
         column("p-value", [""] * len(places) if same else p_values),
         column("uncertainty", ("" if quantity else _finite(float(found.doubt[i]), decimal) for i in places), "nats"),
-        *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),
+        *(words(plain(name), (plain(values[i], 24) or "missing" for i in places)) for name, values in shown),
         words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
     ]
     caption += f" Each has the p-value {p_values[0]}." * same

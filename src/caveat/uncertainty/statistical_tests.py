@@ -172,6 +172,20 @@ def _one_sided(new: int, known: int, n: int, m: int) -> float:
     return min(more, hypergeometric_tail(known, new + known, m, n + m))
 
 
+def change_test(values: Array) -> tuple[int, float]:
+    """Return the number of values (n,) before the place at which they change most, and the p-value of no change.
+
+    Pettitt's test (Applied Statistics 28, 1979): the largest deviation of cumulative ranks from those of exchangeable
+    values, with its approximate tail. Ties make p larger. Without two values, p is 1.
+    """
+    n = len(values)
+    if n < 2:
+        return 0, 1.0
+    deviations = np.abs(2 * ranks(values).cumsum()[:-1] - np.arange(1, n) * (n + 1))
+    at = int(deviations.argmax())
+    return at + 1, min(1.0, 2 * math.exp(-6 * float(deviations[at]) ** 2 / (n**3 + n**2)))
+
+
 _TINY = 1e-9
 
 

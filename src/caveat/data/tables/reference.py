@@ -54,7 +54,8 @@ class Reference:
         found = []
         for i, (column, known) in enumerate(zip(table, self.columns, strict=True)):
             values = _present(rows[:, i], column)
-            found.append(_values(column, values.astype(np.float32), np.array(known.values, np.float32)))
+            differs = _values(column, values.astype(np.float32), np.array(known.values, np.float32))
+            found.append(replace(differs, values=(len(values), len(known.values))))
             if len(values) < len(rows) or known.missing:  # otherwise there is nothing to find
                 found.append(_missing(column, len(values), len(rows), known))
         corrected = holm([each.p for each in found])
@@ -126,4 +127,5 @@ def _numbers(new: Array, known: Array) -> float:
 def _missing(column: TableColumn, present: int, rows: int, known: ColumnReference) -> UnlikeColumn:
     missing, count = rows - present, len(known.values) + known.missing
     counts = np.array([missing, present]), np.array([known.missing, len(known.values)])
-    return UnlikeColumn(column.name, "share missing", missing / rows, known.missing / count, count_test(*counts))
+    p = count_test(*counts)
+    return UnlikeColumn(column.name, "share missing", missing / rows, known.missing / count, p, (rows, count))

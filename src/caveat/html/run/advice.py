@@ -9,7 +9,6 @@ from markupsafe import Markup
 from ...core.text import MINUS, duration, joined, listed, percent
 from ...files import RunFolder
 from ...files.schema import WarningRecord
-from ...files.schema.summary import Selective
 from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot
 from ..templates import Statement
@@ -33,12 +32,6 @@ from .guarantee import exceeding, foreign_streams, in_words, kept
 from .incidents import varied
 from .rounds import model_of, rising
 
-_LEFT = 0.9
-"""Coverage at which the page states the gain from deferring the other inputs to a person."""
-_SPARED = 0.005
-"""Minimum gain in accuracy for this sentence."""
-_SHARE_SPARED = 0.15
-"""Minimum share of errors avoided for this sentence."""
 _ENOUGH = 100
 """Minimum number of test inputs behind advice on the most certain ones."""
 _FEW_ERRORS = 0.05
@@ -169,6 +162,12 @@ def refusal(run: RunFolder, silo: str) -> str:
     if based and based[0] == "bad":
         return str(not_learned(one_class(run)).striptags())
     return _NOT_AT.format(silo) if silo in without_gain(run)[0] else ""
+
+
+def against(run: RunFolder, silo: str) -> str:
+    """Return the advice against a silo's model, also if test inputs only do not show its use; empty without any."""
+    steps = _where_not(run, [], [silo] * (silo in without_gain(run)[1]))
+    return refusal(run, silo) or " ".join(str(step.striptags()) for step in steps)
 
 
 def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Markup]:
@@ -323,7 +322,7 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     inputs = sum(silo.n_test or 0 for silo in run.silos)
-    if errors <= 0.5 and (found := deferred(curve)):
+    if found := curve.deferral:
         coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)
         which = f"above {limit:.3g}" if limit is not None else f"among the largest {percent(1 - coverage, 0)}"
@@ -338,16 +337,6 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         text = "Use at most the most certain {} of all silos' inputs: of these {}, compared with {} of all."
         return Markup(text).format(percent(coverage, 0), of, percent(errors))
     return None
-
-
-def deferred(curve: Selective) -> tuple[float, float, float | None] | None:
-    """Return the share of inputs that a person need not decide, their error rate, and their largest uncertainty, None
-    if unknown; None if leaving the others to a person spares few errors."""
-    points = zip(curve.coverage, curve.risk, strict=True)
-    coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT), default=(0.0, 0.0))
-    if abs(coverage - _LEFT) > 0.05 or curve.risk[-1] - risk < max(_SPARED, _SHARE_SPARED * curve.risk[-1]):
-        return None
-    return coverage, risk, dict(zip(curve.coverage, curve.max_uncertainty, strict=False)).get(coverage)
 
 
 def _wrong_of(coverage: float, risk: float, inputs: int) -> str:

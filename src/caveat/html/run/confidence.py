@@ -15,8 +15,6 @@ from ...uncertainty.statistical_tests import binomial_tail, normal_tail, poisson
 LEVEL = 0.05
 """Significance level of all checks of confidence together; also the probability that a calibrated silo's ECE is above
 its chance band."""
-CHECKS = 5
-"""Number of checks, for which p-values are corrected (Bonferroni)."""
 UNCLEAR = 0.2
 """Corrected p-value of a check below which confidence may be off."""
 _MATERIAL = 0.05
@@ -132,10 +130,14 @@ class Confidence:
         return _rates(self.bins, len(self.bins.count))
 
     @cached_property
+    def tested(self) -> list[Check | None]:
+        """All checks; None where too few inputs allow none."""
+        return [self._sure(), self._silos(), self._whole(), self._mean(), self._below()]
+
+    @cached_property
     def checks(self) -> list[Check]:
-        """All checks, the most significant first; each p-value is corrected for their number (Bonferroni)."""
-        found = [self._sure(), self._silos(), self._whole(), self._mean(), self._below()]
-        return sorted(each._replace(p=min(1.0, CHECKS * each.p)) for each in found if each)
+        """The checks, the most significant first; each p-value is corrected for the number of all (Bonferroni)."""
+        return sorted(each._replace(p=min(1.0, len(self.tested) * each.p)) for each in self.tested if each)
 
     @property
     def kind(self) -> str:

@@ -17,7 +17,7 @@ from ..svg import Chart, key
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
-from .confidence import CHECKS, LEVEL, UNCLEAR, Confidence, confidence
+from .confidence import LEVEL, UNCLEAR, Confidence, confidence
 from .decisions import OWN, Single, better_alone
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
@@ -162,7 +162,7 @@ def _confidence_line(found: Confidence) -> Statement:
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
         text = Markup("<b>Its confidence may be off</b>: {} ({}, corrected for {} checks; below 0.05 shows an error).")
-        return Statement(found.kind, text.format(found.checks[0].text, equation(found.p), CHECKS))
+        return Statement(found.kind, text.format(found.checks[0].text, equation(found.p), len(found.tested)))
     if not found.resolved:
         band = found.pooled.ece_null
         unnoticed = f", because chance alone explains an ECE of up to {decimal(band.upper)}" if band else ""
