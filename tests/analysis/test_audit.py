@@ -211,7 +211,12 @@ def test_the_page_says_first_what_is_not_what_its_name_promises(audited: tuple[P
     assert f"Of {count} promises of these uncertainties, {count} hold." in render(AuditFile.model_validate(record))
     record["findings"][0] |= {"verdict": "does not hold", "sentence": "It <rises>."}
     text = render(AuditFile.model_validate(record))
-    parts = (f"1 does not hold and {count - 1} hold", "Do not rely on it: ", "<svg", "It &lt;rises&gt;.")
+    parts = (
+        f"1 does not hold and {count - 1} hold",
+        "Do not read epistemic uncertainty as lack of data",
+        "<svg",
+        "It &lt;rises&gt;.",
+    )
     assert sorted(parts, key=text.index) == list(parts)
     assert "Command" not in text
     page = Page(render(AuditFile.model_validate(record | {"command": "caveat audit 'a b'"})))

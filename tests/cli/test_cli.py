@@ -250,7 +250,7 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
         "log_evidence",
     ]
     p_values = ["familiarity", "nearness", "sureness", "typicality"]
-    assert names == ["row", "label", *scores, *p_values, "decision", "reason"]
+    assert names == ["row", "label", *scores, *p_values, "decision", "reason", "decides"]
     assert all(0 < float(row[p]) <= 1 for row in rows for p in p_values)
     assert {row["decision"] for row in rows} <= {"local", "global", "abstain"}
     reasons = [row["reason"] for row in rows if row["decision"] == "abstain"]

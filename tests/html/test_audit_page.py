@@ -11,6 +11,7 @@ import pytest
 from caveat.core.text import MINUS, apart
 from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
 from caveat.html.audit import (
+    _INSTEAD,
     _MEANWHILE,
     _falls,
     _growth,
@@ -19,6 +20,7 @@ from caveat.html.audit import (
     next_steps,
     seeds_to_decide,
     sentence,
+    sweep_figure,
     verdicts,
 )
 from caveat.uncertainty.statistical_tests import seeds_needed
@@ -145,7 +147,8 @@ def test_no_advice_claims_more_than_the_findings_hold(seed: int) -> None:
     verdicts = {each.verdict for each in found}
     assert ("Use these" in said) == (verdicts <= {"holds", "does not apply"} and "Train for more" not in said)
     for each in found:
-        assert (f"Do not rely on it: {each.claim}." in said) == (each.verdict == "does not hold")
+        told = _INSTEAD.get(each.name, f"Do not rely on it: {each.claim}.")
+        assert (told in said) == (each.verdict == "does not hold")
         relied, _, repeated = said.partition("Rely only on what holds: ")[2].partition(f". {_MEANWHILE}")
         assert each.name not in repeated or each.verdict == "cannot say"
         assert each.claim not in relied.split("; ") or each.verdict == "holds"
@@ -168,6 +171,29 @@ def test_aleatoric_uncertainty_that_falls_like_epistemic_is_said() -> None:
     assert not told(mean=-0.5, low=-0.9, high=-0.1)
     assert not told(mean=-0.5)
     assert not _falls(audit(FALLS))
+
+
+def test_the_cost_of_more_seeds_and_the_exponent_of_aleatoric_uncertainty_are_said() -> None:
+    near = replace(
+        FALLS, verdict="cannot say", measured={"exponent": {"mean": -0.3, "low": -0.6, "high": 0.0}, "limit": -0.25}
+    )
+    far = replace(
+        near, name="seeds", measured={"rank_correlation": {"mean": 0.3, "low": 0.0, "high": 0.6}, "limit": 0.7}
+    )
+    rows = [
+        {"n": n, "seed": seed, "epistemic": e} for n, e in ((10.0, 1.0), (20.0, 0.8), (40.0, 0.2)) for seed in (0, 1)
+    ]
+    known = audit(near, far).model_copy(update={"runs": rows})
+    seeds = seeds_to_decide(known)
+    assert f"about {seeds} seeds, {3 * seeds} runs instead of 6, which" in next_steps(known)[-1]
+    assert next_steps(known)[-1].endswith(f"right: {near.name} ({seeds}); seeds (5).")
+    figure = sweep_figure(rows)
+    assert figure is not None
+    assert figure.caption.endswith(f"from one size to the next: {MINUS}0.32, {MINUS}2.00.")
+    (line,) = verdicts(
+        [replace(FALLS, measured=FALLS.measured | {"aleatoric_exponent": {"mean": -0.2, "low": -0.3, "high": -0.1}})]
+    )
+    assert line.text.endswith(f"; of aleatoric uncertainty {MINUS}0.20 ({MINUS}0.30 to {MINUS}0.10).")
 
 
 def test_an_interval_that_crosses_its_limit_is_written_with_digits_enough() -> None:

@@ -4,10 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 from markupsafe import Markup
 
-from ..core.text import apart, equation, initial, joined, more_seeds, percent, plural, power_tick, tick
+from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, power_tick, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
 from ..uncertainty.statistical_tests import seeds_needed
 from . import templates
@@ -143,7 +144,8 @@ def verdicts(findings: Sequence[Finding]) -> list[Statement]:
 def shortly(finding: Finding) -> str:
     """Return what was found in a line, or the sentence of a finding without numbers that decide."""
     if dot := _estimate(finding):
-        return f"{next(told for key, told in _DECIDING.items() if key in finding.measured)} {_numbers(finding, dot)}."
+        told = next(told for key, told in _DECIDING.items() if key in finding.measured)
+        return f"{told} {_numbers(finding, dot)}{_beside(finding)}."
     if "p" not in finding.measured:
         return finding.sentence[:1].lower() + finding.sentence[1:]
     chance = finding.measured["p"] >= _LEVEL
@@ -152,6 +154,14 @@ def shortly(finding: Finding) -> str:
         return f"{told}; one seed does not decide."
     ruled = f"; {finding.measured['limit']} more is {'not ' * (finding.verdict != 'holds')}ruled out"
     return f"{told}{ruled * chance}."
+
+
+def _beside(finding: Finding) -> str:
+    """Return the exponent of aleatoric uncertainty, for which nothing is promised; "" if it was not measured."""
+    found = finding.measured.get("aleatoric_exponent")
+    if not found or "high" not in found:
+        return ""
+    return "; of aleatoric uncertainty {} ({} to {})".format(*apart(found["mean"], found["low"], found["high"]))
 
 
 _LEVEL = 0.05
@@ -221,7 +231,7 @@ def _broken(findings: Sequence[Finding]) -> list[Finding]:
 
 def next_steps(audit: AuditFile) -> list[str]:
     """Return what to do with the findings: what to use, and how to decide open questions."""
-    steps = [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
+    steps = [_INSTEAD.get(each.name, f"Do not rely on it: {each.claim}.") for each in _broken(audit.findings)]
     if any(each.measured.get("practically_zero") for each in audit.findings):
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
     steps += _growth(audit.runs) + _falls(audit)
@@ -241,13 +251,25 @@ def next_steps(audit: AuditFile) -> list[str]:
     if decided := [name for name, seeds in needed.items() if seeds]:
         seeds = seeds_to_decide(audit)
         given = "" if audit.command else f" (--seeds {more_seeds(audit.seeds, seeds)})"
-        text = f"Repeat with about {seeds} seeds{given}, which decide each of these with a chance of 80 % "
-        steps.append(f"{text}if its estimate is right: {'; '.join(decided)}.")
+        runs = (
+            f", {seeds * len(audit.runs) // len(audit.seeds)} runs instead of {len(audit.runs)}" if audit.runs else ""
+        )
+        text = f"Repeat with about {seeds} seeds{given}{runs}, which decide each of these with a chance of 80 % "
+        each = [f"{name} ({max(_FEWEST, needed[name] or 0)})" for name in decided] if decided[1:] else decided
+        steps.append(f"{text}if its estimate is right: {'; '.join(each)}.")
     if beyond := [name for name, seeds in needed.items() if not seeds]:
         steps.append(f"Do not expect more seeds to decide: {'; '.join(beyond)}. The estimate is close to its limit.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 
+_INSTEAD = {
+    "epistemic and data": "Do not read epistemic uncertainty as lack of data: it does not decrease enough with more.",
+    "aleatoric and epistemic": "Use one of aleatoric and epistemic uncertainty: they rank inputs almost equally.",
+    "disagreement": "Do not read epistemic uncertainty of an input as disagreement of models.",
+    "seeds": "Do not single out inputs by epistemic uncertainty: which inputs have a high one depends on the seed.",
+    "confidence": "Do not read probabilities as frequencies: they are off by more than chance explains.",
+}
+"""What to do about promises that do not hold."""
 _MEANWHILE = "Until the rest is decided, sort inputs by total_uncertainty, not by its aleatoric or epistemic part."
 
 
@@ -329,6 +351,10 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
     share = " (vacuity: a share)" * ("vacuity" in rows[0])
     about = f"Means over test inputs, silos and seeds, in nats{share}; vertical strokes are the range "
     about += "over seeds. The dashed lines decrease like a variance and like a standard deviation."
+    if len(known := curves(rows).get("epistemic", [])) > 2:
+        logs = [(math.log(n), math.log(mean)) for n, mean, *_ in known]
+        steps = [minus(f"{(y2 - y1) / (x2 - x1):.2f}") for (x1, y1), (x2, y2) in pairwise(logs)]
+        about += f" Exponents of epistemic uncertainty from one size to the next: {', '.join(steps)}."
     return Chart(
         "Mean uncertainties", drawn, about + (f" Not drawn because they contain zeros: {without}." if without else "")
     )
