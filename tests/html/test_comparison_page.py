@@ -299,6 +299,20 @@ def test_the_methods_that_have_not_learned_are_named() -> None:
     assert render(found).count("<title>most frequent class: 51.9 %") <= 1
 
 
+def test_a_difference_with_both_signs_over_domains_is_said_beside_no_difference_of_means() -> None:
+    content = with_majority(0.519, ditto=0.9, fedavg=0.8, local=0.53).model_dump(by_alias=True)
+    for row, (east, west) in zip(content["tables"][0]["rows"], ((0.7, 0.6), (0.6, 0.7), (0.65, 0.64)), strict=True):
+        row["domains"] = {"east": {"mean": east}, "west": {"mean": west}}
+    other = next(measure["name"] for measure in content["measures"] if measure["name"] == "nll")
+    pair = {"a": "fedavg", "b": "local", "mean": -0.1, "low": -0.2, "high": -0.01, "p": 0.001, "p_adjusted": 0.01}
+    for table in content["tables"]:
+        table["pairs"] = [pair] if table["measure"] == other else table["pairs"]
+    record = Comparison.model_validate(content)
+    said = verdict(record, record.columns[0])
+    assert f"By domain, ditto {MINUS} fedavg is from {MINUS}10.0 at west to +10.0 points at east (not tested)." in said
+    assert "Differences are shown in other metrics, each tested on its own: NLL (fedavg better than local)." in said
+
+
 def test_methods_that_are_all_barely_trained_are_not_chosen_between() -> None:
     found = with_majority(0.1, ditto=0.19, fedavg=0.15, local=0.13)  # every interval is above 10 %
     said = verdict(found, found.columns[0])
@@ -364,6 +378,9 @@ def test_methods_that_still_learn_are_trained_for_more_rounds_first() -> None:
     record = Comparison.model_validate(found)
     step = next_steps(record)[-1]
     assert step.startswith("Train for more rounds before you choose: ")
+    timed = [cell | {"rounds": 6, "seconds": 60.0} for cell in found["cells"]]
+    slow = next_steps(Comparison.model_validate(found | {"cells": timed}))[-1]
+    assert slow.startswith("Train for more rounds before you choose (twice as many: about 4.0 min): ")
     assert step.endswith("validation accuracy rose for a by 20.0 points.")
 
 

@@ -72,12 +72,13 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
     )
 
 
-def _cost(record: Comparison, setting: Setting, seeds: int) -> str:
-    """Return how long all methods take with the largest number of rounds, from the seconds per round here."""
+def _cost(record: Comparison, setting: Setting, seeds: int, times: int = 1) -> str:
+    """Return how long all methods take with the largest number of rounds, or some times as many, from the seconds per
+    round here."""
     most = max(of[1] for of in trained(record, setting).values())
     each = [(run.seconds or 0.0) / run.rounds for run in record.runs(setting=setting, status="done") if run.rounds]
-    seconds = fsum(each) * most * max(seeds, len(record.seeds)) / len(record.seeds)
-    return f" (about {duration(seconds)})" if seconds else ""
+    seconds = fsum(each) * most * times * max(seeds, len(record.seeds)) / len(record.seeds)
+    return f" ({'twice as many: ' * (times > 1)}about {duration(seconds)})" if seconds else ""
 
 
 def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord) -> list[Advice]:
@@ -87,7 +88,8 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         return [Advice(f"Repeat with {SEEDS} seeds: one seed allows no test.", seeds=SEEDS)]
     if gained := rising(record, setting):
         since = "in the last third of the rounds"
-        text = f"Train for more rounds before you choose: {since}, validation accuracy rose for {gained}."
+        text = f"Train for more rounds before you choose{_cost(record, setting, 0, 2)}: {since}, validation accuracy "
+        text += f"rose for {gained}."
         return [Advice(text, more=True)]
     if half is not None and abs(pair.mean or 0.0) <= half:
         seeds, pairs = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
