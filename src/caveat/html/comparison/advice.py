@@ -75,7 +75,7 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
 def _cost(record: Comparison, setting: Setting, seeds: int, times: int = 1) -> str:
     """Return how long all methods take with the largest number of rounds, or some times as many, from the seconds per
     round here."""
-    most = max(of[1] for of in trained(record, setting).values())
+    most = max((of[1] for of in trained(record, setting).values()), default=0)
     each = [(run.seconds or 0.0) / run.rounds for run in record.runs(setting=setting, status="done") if run.rounds]
     seconds = fsum(each) * most * times * max(seeds, len(record.seeds)) / len(record.seeds)
     return f" ({'twice as many: ' * (times > 1)}about {duration(seconds)})" if seconds else ""

@@ -1,15 +1,15 @@
 """Verdicts on a comparison: who leads and whether that is known, budgets, and what to do next."""
 
 from collections.abc import Sequence
-from itertools import combinations
 from statistics import fmean
 
-from ...core.text import MINUS, equation, initial, joined, listed, percent, plural
+from ...core.text import equation, initial, joined, listed, percent, plural
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail
 from .budgets import added, at_common_round, pairs_of, unequal_budgets
-from .wording import LEVEL, figure, interval, ranked, signed, with_unit
+from .by_domain import by_domain
+from .wording import LEVEL, figure, interval, ranked, with_unit
 
 _BARELY = 0.2
 """Accuracy above that of the most frequent class, as a share of what is possible, below which nothing is compared."""
@@ -86,36 +86,19 @@ def _all_within(
     seeds = plural(min(each.seeds for each in order), "seed")
     within = f"all within {gap_text(measure, max(ends))}; simultaneous 95 % intervals, {seeds}"
     text = f"No difference in {measure.title} is shown between {between} ({within}){free}."
-    return f"{text}{_by_domain(record, setting)}{_elsewhere(record, setting)}"
-
-
-def _by_domain(record: Comparison, setting: Setting) -> str:
-    """Return the pair of methods whose difference varies most over domains, if it has both signs; "" otherwise."""
-    measure, found = record.measures[0], dict[str, dict[str, float]]()
-    for row in record.rows:
-        of = record.result(row, setting, measure).domains
-        found[row.name] = {name: each.mean for name, each in of.items() if each.mean is not None}
-    best = 0.0, ""
-    for a, b in combinations(found, 2):
-        gaps = sorted((found[a][name] - found[b][name], name) for name in found[a] if name in found[b])
-        if gaps and gaps[0][0] < 0 < gaps[-1][0]:
-            ends = [f"{signed(measure, gap)} at {name}" for gap, name in (gaps[0], gaps[-1])]
-            unit = " points" * measure.percent
-            told = f" By domain, {a} {MINUS} {b} is from {ends[0]} to {ends[1]}{unit} (not tested)."
-            best = max(best, (min(-gaps[0][0], gaps[-1][0]), told))
-    return best[1]
+    return f"{text}{by_domain(record, setting)}{_elsewhere(record, setting)}"
 
 
 def _elsewhere(record: Comparison, setting: Setting) -> str:
     """Return the differences that are shown in other metrics, as a sentence; "" without any. Tests are corrected for
     the pairs of each metric, not for the number of metrics."""
     told = []
-    for measure in record.measures[1:]:
+    for measure in [each for each in record.measures[1:] if each.higher is not None]:
         pairs = [(pair.a, pair.b) for pair in record.results(setting, measure).pairs]
         pairs += [(b, a) for a, b in pairs]
-        table, than = pairs_of(record, setting, measure), "higher" if measure.higher is None else "better"
-        told += [f"{measure.title} ({a} {than} than {b})" for a, b in pairs if ahead(gap_between(table, a, b, measure))]
-    alone = "Differences are shown in other metrics, each tested on its own: "
+        table = pairs_of(record, setting, measure)
+        told += [f"{measure.title} ({a} better than {b})" for a, b in pairs if ahead(gap_between(table, a, b, measure))]
+    alone = f"In other metrics, before a correction for all {len(record.measures)}, differences are shown: "
     return f" {alone}{listed(told, _MOST_OTHERS)}." if told else ""
 
 
