@@ -166,7 +166,10 @@ def refusal(run: RunFolder, silo: str) -> str:
 
 def against(run: RunFolder, silo: str) -> str:
     """Return the advice against a silo's model, also if test inputs only do not show its use; empty without any."""
-    steps = _where_not(run, [], [silo] * (silo in without_gain(run)[1]))
+    if wrong := _mostly_wrong(run):
+        return refusal(run, silo) or f"Do not use this model: {wrong}"
+    alone = [] if too_few(run) and len(run.silos) > 1 else without_gain(run)[1]
+    steps = _where_not(run, [], [silo] * (silo in alone))
     return refusal(run, silo) or " ".join(str(step.striptags()) for step in steps)
 
 
