@@ -1,4 +1,4 @@
-"""The report shows what was known of which test inputs: quadrants, examples of them, and log-evidence."""
+"""The report shows what was known of which test inputs: quadrants, and examples of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from fake_run import decided_run, fake_run, quadrant_run, write_json
 from html_page import Page
 
 from caveat.core import DataError
-from caveat.files.schema import Gallery, GallerySilo, Histogram, Item, ModelRecord, Quadrant, Stream
+from caveat.files.schema import Gallery, GallerySilo, Item, Quadrant
 from caveat.html.run.page import within_budget, write_report
-from caveat.html.run.uncertainty import evidence_figures, quantile
-from caveat.html.run.uncertainty import histogram_text as told
 
 
 @pytest.fixture(scope="module")
@@ -32,29 +30,6 @@ def quadrant_rows(page: str) -> list[list[str]]:
     rows = [re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in table.split("</tr>")]
     texts = [[re.sub(r'<span class="meaning">.*?</span>|<[^>]*>', "", cell).strip() for cell in row] for row in rows]
     return [row for row in texts if row]
-
-
-def histogram(**counts: float) -> Histogram:
-    """Counts by lower end: `at_20` of 20 nats, `below_30` of -30."""
-    ends = {(-1 if name.startswith("below") else 1) * float(name.split("_")[1]): n for name, n in counts.items()}
-    return Histogram.model_validate({"from": sorted(ends), "count": [ends[end] for end in sorted(ends)]})
-
-
-def figure_of(**streams: Histogram) -> str:
-    tested = {name: Stream(models={"local": ModelRecord(log_evidence=found)}) for name, found in streams.items()}
-    (figure,) = evidence_figures(tested)
-    return f"{figure.drawing}{figure.caption}"
-
-
-def heights(figure: str, series: int) -> list[float]:
-    """The shares of a step histogram, read from its line: the axis is at its first point."""
-    line = re.search(rf'<g class="line stream c{series}">.*?</g>|<g[^>]*c{series}".*?</g>', figure, re.DOTALL)
-    assert line is not None
-    points = [tuple(map(float, point.split(","))) for point in line[0].split('points="')[1].split('"')[0].split()]
-    labels = {text: float(y) for y, text in re.findall(r'y="([\d.]+)" text-anchor="end" class="tick">(\d+) %', figure)}
-    (top, top_share) = min((y - 3.5, int(text) / 100) for text, y in labels.items())
-    bottom = points[0][1]
-    return [(bottom - y) / (bottom - top) * top_share for _, y in points[1:-1:2]]
 
 
 def test_quadrants_stand_by_streams_with_counts_and_shares(page: str) -> None:
@@ -90,7 +65,6 @@ def test_a_run_without_quadrants_shows_none(tmp_path: Path) -> None:
     for run in (decided_run(tmp_path / "decided"), fake_run(tmp_path / "full", beside=False)):
         text = write_report(run).read_text()
         assert "quadrant</th>" not in text
-        assert "Log-evidence" not in text
 
 
 def test_one_model_that_abstains_has_examples_but_no_quadrants(tmp_path: Path) -> None:
@@ -116,46 +90,6 @@ def test_images_of_quadrants_never_displace_those_of_the_most_and_least_certain(
     assert all(one.image for silo in kept.silos for one in [*silo.certain, *silo.uncertain])
     images = [[one.image is not None for one in q.items] for silo in kept.silos for q in silo.quadrants]
     assert images == [[True, True], [True, False], [False, False], [False, False], [False, False]]
-
-
-def test_the_steps_are_as_high_as_the_shares() -> None:
-    figure = figure_of(ind=histogram(at_0=50, at_10=100, at_20=50), ood_local=histogram(below_30=150, at_0=50))
-    assert heights(figure, 0) == pytest.approx([0, 0, 0, 0.25, 0.5, 0.25], abs=1e-3)
-    assert heights(figure, 1) == pytest.approx([0.75, 0, 0, 0.25, 0, 0], abs=1e-3)  # steps left out are empty
-    assert "in steps of 10 nats" in figure
-    assert "beyond" not in figure
-
-
-def test_what_lies_far_out_is_gathered_rather_than_what_is_known_squeezed() -> None:
-    figure = figure_of(ind=histogram(at_0=50, at_10=150), ood_global=histogram(below_50000=90, below_10=10))
-    found = heights(figure, 2)
-    assert len(found) == 4 * 2 + 2  # four times the range of what is known, and that itself
-    assert found[0] == pytest.approx(0.9, abs=1e-3)
-    assert sum(found) == pytest.approx(1, abs=1e-2)
-    assert "The outermost steps include all values beyond." in figure
-
-
-def test_a_wide_range_has_wider_steps() -> None:
-    figure = figure_of(ind=histogram(at_0=50, at_990=50), ood_local=histogram(at_0=100))
-    assert "in steps of 30 nats" in figure  # 1000 nats in at most 48 steps
-    assert len(heights(figure, 0)) == 34
-
-
-def test_a_figure_per_model_is_told_in_words(page: str) -> None:
-    figures = re.findall(r'<p class="title">Log-evidence, (\w+) model</p>', page)
-    assert figures == ["local", "global"]
-    assert "ind: median about 15, 90 % between about 5 and 25; ood_local: median about -25" in page
-    assert "ind: median about 5, 90 % between about 5 and 5" in page  # all of it in one step
-
-
-def test_one_stream_alone_has_no_figure() -> None:
-    assert evidence_figures({"ind": Stream(models={"local": ModelRecord(log_evidence=histogram(at_0=1))})}) == []
-
-
-def test_quantiles_are_those_of_the_counts() -> None:
-    found = histogram(below_10=10, at_0=30, at_50=60)
-    assert [quantile(found, level) for level in (0.0, 0.1, 0.11, 0.4, 0.41, 1.0)] == [-10, -10, 0, 0, 50, 50]
-    assert told(found) == "median about 55, 90 % between about -5 and 55"
 
 
 @pytest.mark.parametrize("damaged", [{"from": [0.0], "count": []}, {"from": [10.0, 0.0], "count": [1.0, 1.0]}])

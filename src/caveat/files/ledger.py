@@ -150,8 +150,6 @@ class Sent:
     uses: dict[tuple[str, str], Total] = field(default_factory=dict)
     """By form and purpose, in order of first occurrence."""
     silos: dict[str, Total] = field(default_factory=dict)
-    rounds: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Bytes by round and silo, including evaluations."""
     total: Total = field(default_factory=Total)
 
     def add(self, message: Message) -> None:
@@ -161,9 +159,6 @@ class Sent:
             self.uses.setdefault((message.form, message.purpose), Total()),
         ):
             total.add(message)
-        if message.round is not None:
-            bytes_of = self.rounds.setdefault(message.round, {})
-            bytes_of[message.silo] = bytes_of.get(message.silo, 0) + message.bytes
 
 
 def read_sent(path: Path) -> Sent | None:

@@ -198,12 +198,12 @@ def _silos(sent: Sent, heading: str) -> tuple[Text, TextTable]:
     rows = [(plain(name), *_bytes(sent.silos[name], sent)) for name in sorted(sent.silos, key=natural)]
     if len(rows) > 1:
         rows.append(("all", *_bytes(sent.total, sent)))
-    rounds = ("rounds",) if sent.rounds else ()
+    rounds = ("rounds",) if sent.total.rounds else ()
     return _headed(title, ("silo", "messages", *rounds, "training", "measuring"), 1, rows)
 
 
 def _bytes(total: Total, sent: Sent) -> list[str]:
-    rounds = [len(total.rounds)] if sent.rounds else []
+    rounds = [len(total.rounds)] if sent.total.rounds else []
     return [f"{number:,}" for number in (total.messages, *rounds, total.training, total.measuring)]
 
 

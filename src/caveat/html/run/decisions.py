@@ -14,7 +14,7 @@ from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Table, column, table, words
 from .guarantee import Shares, foreign_streams, in_words, kept, shares_of
 from .silo_metrics import METRICS
-from .uncertainty import evidence_figures, evidence_legend, quadrants
+from .uncertainty import quadrants
 
 ABOUT = {INSIDE: "own", "ood_local": "only other silos'", NOBODY: "no silo's"}
 """Whose the inputs of a stream are; the mixture of the first two is no stream of its own."""
@@ -119,8 +119,6 @@ def decisions(run: RunFolder) -> dict[str, Any] | None:
     tested = streams(run)
     found = {
         "quadrants": quadrants(tested) if run.summary and run.summary.policy.name != OWN else None,
-        "evidence": evidence_figures(tested),
-        "evidence_legend": evidence_legend(tested),
         "outside": [_outside_table(*each) for each in tested.items()],
         "models": _model_table(run),
     }

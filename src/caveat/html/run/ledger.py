@@ -1,11 +1,10 @@
 """Messages of silos: metadata before the first round, messages by silo and form, and privacy."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
-from ...core.text import count, listed, plain, ranges, size, times
+from ...core.text import count, listed, plain, size, times
 from ...files import RunFolder, Sent, natural
 from ...files.schema import DataSchemaRecord, FederationFile, Form, PrivacyRecord, SecureRecord
 from ..templates import Table, column, table, words
@@ -52,9 +51,6 @@ def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
 _MOST_SILOS = 200
 _MOST_FORMS = 20
 _MOST_TENSORS = 400
-_MOST_ROUNDS = 50
-_MOST_BESIDE = 20
-"""Maximum number of silos with columns."""
 
 
 def privacy(run: RunFolder) -> list[dict[str, Any]]:
@@ -107,7 +103,6 @@ def _privacy(method: str, sent: Sent) -> dict[str, Any]:
         "silos": _silos(sent),
         "forms": _forms(sent, forms),
         "manifests": [(form.form, holds(form), tensor_table(form)) for form in forms],
-        "rounds": _rounds(sent),
     }
 
 
@@ -161,36 +156,6 @@ def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:
     ]
     hidden = _hidden(len(form.tensors) - len(found), "tensors")
     return table(columns, f"Tensors of form {plain(form.form)}, {form.bytes:,} bytes{hidden}.")
-
-
-def _rounds(sent: Sent) -> Table | None:
-    """Return a row per sequence of rounds in which all silos sent the same; None for a ledger without rounds."""
-    names = sorted(sent.silos, key=natural)
-    beside, stretches = names[:_MOST_BESIDE], list(_stretches(sent.rounds))
-    if not stretches:
-        return None
-    half = _MOST_ROUNDS // 2
-    shown = stretches if len(stretches) <= _MOST_ROUNDS else [*stretches[:half], *stretches[-half:]]
-    hidden = [f"{len(names) - len(beside):,} silos"] if len(names) > len(beside) else []
-    if len(shown) < len(stretches):
-        skipped = [number for numbers, _ in stretches[half:-half] for number in numbers]
-        hidden.append(f"rounds {skipped[0]} to {skipped[-1]}")
-    caption = "Bytes by round and silo, including sums for metrics; equal rounds share a row"
-    caption += f"; not shown: {', '.join(hidden)}." if hidden else "."
-    columns = [
-        words("round", (ranges(numbers, 1) for numbers, _ in shown)),
-        column("all silos", (size(sum(of.values())) for _, of in shown), "in each of these rounds"),
-        *(column(plain(name), (size(of[name]) if name in of else "" for _, of in shown)) for name in beside),
-    ]
-    return Table(columns, caption)  # unlike `table`, it keeps the columns of silos that sent nothing in these rounds
-
-
-def _stretches(rounds: Mapping[int, Mapping[str, int]]) -> Iterator[tuple[list[int], Mapping[str, int]]]:
-    """Yield consecutive rounds in which every silo sent the same number of bytes."""
-    # Consecutive numbers have equal differences from their positions.
-    places = enumerate(sorted(rounds))
-    for (_, bytes_of), alike in groupby(places, key=lambda each: (each[1] - each[0], rounds[each[1]])):
-        yield [number for _, number in alike], bytes_of
 
 
 def _hidden(count: int, what: str) -> str:

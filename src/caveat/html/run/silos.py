@@ -72,7 +72,7 @@ def _open_table(run: RunFolder, top: Sequence[SiloRow], silos: int) -> Table | N
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
         caption += ". A triangle marks what a silo's own test inputs show at the 5 % level"
-        caption += f"; by chance, {0.05 * silos:.2g} of {silos:,} silos have one in a column" * (silos > 1)
+        caption += f"; by chance, at most {0.05 * silos:.2g} of {silos:,} silos have one in a column" * (silos > 1)
     return worst and replace(worst, caption=f"{caption}.")
 
 
@@ -257,9 +257,6 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
     about += f" (by chance at {0.025 * len(known):.2g} each)"
     about = about if better or worse else f"No interval of {plural(len(known), 'silo')} excludes 0"
-    if len(known) > 2 * WORST + 4:
-        about += f"; the {WORST} at either end are drawn"
-        known = [*known[:WORST], *known[-WORST:]]
     ends = [end for dot, _ in known for end in dot.known]
     values = ticks(min(0.0, *ends), max(0.0, *ends))
     layout = lay_out([("", [name for _, name in known])], 17.0, (values[0], values[-1]), most=22)

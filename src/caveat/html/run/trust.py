@@ -1,19 +1,21 @@
 """Trustworthiness of a run: the summary at the top of its page, calibration, and uncertainty of errors."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, equation, percent, plural
+from ...core.text import decimal, equation, percent, percent_tick, plural, tick
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import reliability_diagram, risk_curve
-from ..svg import Chart, key
+from ..svg import Axes, Chart, Line, draw, inner_ticks, key, plot, ticks, written
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
@@ -21,7 +23,6 @@ from .confidence import LEVEL, UNCLEAR, Confidence, confidence
 from .decisions import OWN, Single, better_alone
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
-from .uncertainty import histogram_chart
 
 
 def pooled_bins(run: RunFolder) -> tuple[Reliability, int] | None:
@@ -76,9 +77,16 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
         for name, counts in parts.items()
     }
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
-    edges, shares = edges[start : stop + 1], {name: each[start:stop] for name, each in shares.items()}
-    drawn = histogram_chart(edges, shares, notes, f"{axis.capitalize()} of predictions: {told}", axis)
-    caption = f"Shares of each kind of test inputs: {told}. The less the others overlap with right ones, the better."
+    frame = Axes(46, 10, 418, 170, (edges[start], edges[stop]), (0, 1))
+    lines = list[Markup]()
+    for i, (name, of) in enumerate(shares.items()):
+        points = list(zip(edges[start : stop + 1], accumulate(of[start:stop], initial=0.0), strict=True))
+        marked = [points[len(points) // 2]]
+        lines.append(draw(frame, Line(points, i, f"{name}: {notes[name]}", "stream", marked=marked)))
+    x_ticks, y_ticks = written(inner_ticks(frame.x_range, 6), tick), written(ticks(0, 1, 4), percent_tick)
+    drawn = plot(frame, f"{axis.capitalize()} of predictions: {told}", x_ticks, y_ticks, axis, *lines)
+    caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The farther the "
+    caption += "other lines are from that of right ones, the better."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
     return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
 
@@ -101,15 +109,19 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     decided = policy if policy and policy[0] < 1 else None
     inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
+    start = min(bisect_left(curve.coverage, _FEWEST / inputs), len(curve.risk) - 2) if inputs else 0
     caption = "Share of errors if only the most certain test inputs of all silos are answered, with pointwise 95 % "
-    caption += "intervals. Dashed: an oracle that knows all errors."
+    caption += f"intervals{f', from {_FEWEST} inputs on' * (start > 0)}. Dashed: an oracle that knows all errors."
     if decided:
         weights = ", silos weighted as in calibration" if limit and test and test.weighted else ""
         caption += f" Diamond: the run's decisions, {percent(decided[0])} answered, {percent(decided[1])} of these "
         caption += f"wrong{weights}; decisions may use another score."
-    return Chart(
-        "Errors by share answered", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
-    )
+    drawn = risk_curve(curve.coverage[start:], curve.risk[start:], inputs, limit, decided, label)
+    return Chart("Errors by share answered", drawn, caption)
+
+
+_FEWEST = 20
+"""Number of answered inputs from which the curve of errors is drawn."""
 
 
 def temperatures(run: RunFolder) -> str:

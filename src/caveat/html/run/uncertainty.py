@@ -1,16 +1,14 @@
-"""Knowledge of models: outcomes, quadrants, log-evidence, features and codewords."""
+"""Knowledge of models: quadrants, features and codewords."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from markupsafe import Markup
 
-from ...core.text import cut, percent, plural, tick
+from ...core.text import cut, percent, plural
 from ...files import RunFolder
-from ...files.schema import INSIDE, NOBODY, Codewords, Features, FeatureSilo, Histogram, SiloRecord, Stream
+from ...files.schema import INSIDE, NOBODY, Codewords, Features, FeatureSilo, SiloRecord, Stream
 from .. import svg
 from ..diagrams import heat_map
 from ..svg import Chart, Point
@@ -71,115 +69,6 @@ def _cell(counts: dict[str, int], key: str) -> Markup:
     count = counts.get(key, 0)
     share = svg.element("small", percent(count / sum(counts.values())))
     return Markup("{} {}").format(f"{count:,}", share)
-
-
-_DRAWN = (INSIDE, "ood_local", NOBODY)
-"""The streams in charts; a stream's index sets its color, dash and mark."""
-_MODELS = {"local": "the local models", "global": "the global model"}
-_BETTER = {
-    "local": f"if evidence is reliable, {INSIDE} is to the right of the others",
-    "global": f"if evidence is reliable, {NOBODY} is to the left of the others",
-}
-_MOST_STEPS = 48
-_TAIL = 0.005
-"""Maximum share of a stream that is clipped in each tail."""
-_FARTHEST = 4
-"""Maximum extent of the chart on either side, as a multiple of the range of known inputs."""
-
-
-def evidence_figures(tested: Mapping[str, Stream]) -> list[Chart]:
-    """Return one figure per model that has log-evidence of several streams."""
-    found = {model: _histograms(tested, model) for model in _MODELS}
-    return [_evidence_figure(model, streams) for model, streams in found.items() if len(streams) > 1]
-
-
-def _histograms(tested: Mapping[str, Stream], model: str) -> dict[str, Histogram]:
-    records = {name: tested[name].models[model] for name in _DRAWN if name in tested and model in tested[name].models}
-    return {name: h for name, record in records.items() if (h := record.log_evidence) and sum(h.count) > 0}
-
-
-def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
-    low, high = _window(streams)
-    step = max(h.step for h in streams.values())
-    low, high = step * math.floor(low / step), step * math.ceil(high / step)
-    width = step * max(1, math.ceil((high - low) / (step * _MOST_STEPS)))
-    count = math.ceil((high - low) / width)
-    shares = {name: _shares(histogram, low, width, count) for name, histogram in streams.items()}
-    beyond = any(h.start[0] < low or h.start[-1] >= low + count * width for h in streams.values())
-    notes = {name: histogram_text(histogram) for name, histogram in streams.items()}
-    sentence = "; ".join(f"{name}: {note}" for name, note in notes.items())
-    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {sentence}"
-    caption = f"Share of each stream's test inputs by the log-evidence of {_MODELS[model]}, in steps of "
-    caption += f"{width:g} nats; {_BETTER[model]}."
-    caption += " The outermost steps include all values beyond." if beyond else ""
-    edges = [low + i * width for i in range(count + 1)]
-    return Chart(
-        f"Log-evidence, {model} model", histogram_chart(edges, shares, notes, label, "log-evidence, nats"), caption
-    )
-
-
-def _window(streams: Mapping[str, Histogram]) -> Point:
-    """Return the range of every stream without its tails, limited to a neighborhood of the known inputs' range."""
-    ranges = {name: (quantile(h, _TAIL), quantile(h, 1 - _TAIL) + h.step) for name, h in streams.items()}
-    low, high = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
-    first, last = ranges.get(INSIDE, (low, high))
-    reach = _FARTHEST * (last - first)
-    return max(low, first - reach), min(high, last + reach)
-
-
-def quantile(histogram: Histogram, level: float) -> float:
-    """Return the lower end of the step that contains the quantile."""
-    wanted, seen = level * sum(histogram.count), 0.0
-    for start, count in zip(histogram.start, histogram.count, strict=True):
-        seen += count
-        if seen >= wanted and count:
-            return start
-    return histogram.start[-1]
-
-
-def histogram_text(histogram: Histogram) -> str:
-    """Return the distribution as text, to half a step."""
-    low, middle, high = (quantile(histogram, level) + histogram.step / 2 for level in (0.05, 0.5, 0.95))
-    return f"median about {middle:g}, 90 % between about {low:g} and {high:g}"
-
-
-def _shares(histogram: Histogram, low: float, width: float, count: int) -> list[float]:
-    total = sum(histogram.count)
-    shares = [0.0] * count
-    for start, inputs in zip(histogram.start, histogram.count, strict=True):
-        shares[min(max(math.floor((start - low) / width), 0), count - 1)] += inputs / total
-    return shares
-
-
-def histogram_chart(
-    edges: Sequence[float], shares: Mapping[str, Sequence[float]], notes: Mapping[str, str], label: str, axis: str
-) -> Markup:
-    """Draw a step line per name over common edges, with a mark at the highest step; `notes` are the titles."""
-    y_ticks = svg.ticks(0.0, max(max(each) for each in shares.values()), 4)
-    frame = svg.Axes(46, 10, 418, 170, (edges[0], edges[-1]), (0, y_ticks[-1]))
-    x_ticks, shown = (
-        svg.written(svg.inner_ticks(frame.x_range, 6), tick),
-        svg.written(y_ticks, lambda share: percent(share, 0)),
-    )
-    drawn = [
-        svg.draw(frame, _steps(_DRAWN.index(name) if name in _DRAWN else i, edges, each, f"{name}: {notes[name]}"))
-        for i, (name, each) in enumerate(shares.items())
-    ]
-    return svg.plot(frame, label, x_ticks, shown, axis, *drawn)
-
-
-def _steps(series: int, edges: Sequence[float], shares: Sequence[float], note: str) -> svg.Line:
-    corners: list[Point] = [(edges[0], 0.0)]
-    for (left, right), share in zip(pairwise(edges), shares, strict=True):
-        corners += [(left, share), (right, share)]
-    highest = max(range(len(shares)), key=shares.__getitem__)
-    peak = (edges[highest] + edges[highest + 1]) / 2, shares[highest]
-    return svg.Line([*corners, (edges[-1], 0.0)], series, note, "stream", marked=[peak])
-
-
-def evidence_legend(tested: Mapping[str, Stream]) -> list[tuple[Markup, str]]:
-    shown = {name for model in _MODELS for name in _histograms(tested, model)}
-    return [(svg.key(i, "stream"), name) for i, name in enumerate(_DRAWN) if name in shown]
 
 
 _STAGES = {"encoder": "Features of the encoder", "discretised": "The same after discretization"}
