@@ -26,7 +26,7 @@ from caveat.html.run.overview import overview
 from caveat.html.run.page import render
 from caveat.html.run.trust import Trust, right_and_wrong, trust
 from caveat.terminal.results import run_conclusion
-from caveat.uncertainty.statistical_tests import score_interval
+from caveat.uncertainty.statistical_tests import score_interval, wilson
 
 RIGHT = [(40, 39, 0.975)] * 9
 """Silos whose confidence is right."""
@@ -556,3 +556,14 @@ def test_silos_that_cannot_be_judged_are_not_named_in_advice(tmp_path: Path) -> 
     silos = json.loads((folder / "summary.json").read_text())["silos"]
     change(folder, silos=[each | {"n_test": 8} for each in silos])
     assert "before a test on more inputs there" not in advice(told(folder))
+
+
+def test_a_silo_where_training_alone_is_better_is_named(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", [(40, 39, 0.975), (40, 20, 0.5), (40, 39, 0.975)], off=0)
+    beside = confident_run(folder / "baselines" / "local", [(40, 37, 0.975), (40, 40, 0.5), (40, 36, 0.975)], off=0)
+    change(beside, method="local")
+    (l1, u1), (l2, u2) = wilson(20, 40), wilson(40, 40)
+    low, high = 0.5 - ((u1 - 0.5) ** 2 + (1 - l2) ** 2) ** 0.5, 0.5 + ((0.5 - l1) ** 2 + (u2 - 1) ** 2) ** 0.5
+    said = advice(told(folder))
+    assert "training alone has the higher accuracy, which may be chance; at silo-1 it is 50.0 points better" in said
+    assert f"(95 % interval {100 * low:.1f} to {100 * high:.1f})" in said

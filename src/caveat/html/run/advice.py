@@ -31,6 +31,7 @@ from .familiarity import alarms_only, promised
 from .guarantee import exceeding, foreign_streams, in_words, kept
 from .incidents import varied
 from .rounds import model_of, rising
+from .silo_rows import differences_to_alone
 
 _ENOUGH = 100
 """Minimum number of test inputs behind advice on the most certain ones."""
@@ -271,9 +272,15 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     if gap is None or (gap.value <= 0 if error else gap.value >= 0):
         return None
     options = ("--methods", f"{run.method},{ALONE}", "--seeds", "0,1,2,3,4")
-    text = "Compare it with training alone over 5 seeds{}: here, training alone has the {}, which may be chance."
+    text = "Compare it with training alone over 5 seeds{}: here, training alone has the {}, which may be chance{}."
     command = varied(run, "seeds", *options, command="compare")
-    return Markup(text).format(_by(run, command), "lower error" if error else "higher accuracy")
+    known = {} if error or too_few(run) else differences_to_alone(run)
+    most, name = min(((dot.value, name) for name, dot in known.items() if dot.clear), default=(0.0, ""))
+    where = ""
+    if most < 0:
+        value, high, low = (f"{-100 * end:.1f}" for end in known[name].known)
+        where = f"; at {name} it is {value} points better (95 % interval {low} to {high})"
+    return Markup(text).format(_by(run, command), "lower error" if error else "higher accuracy", where)
 
 
 def _by(run: RunFolder, command: str) -> Markup:
