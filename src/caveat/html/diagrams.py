@@ -296,8 +296,9 @@ def risk_curve(
 ) -> Markup:
     """Draw risk over coverage with a 95 % band over `inputs`, and an oracle that answers all correct predictions first.
     `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark."""
-    top = max([*risk, limit or 0.0, policy[1] if policy else 0.0, 0.01])
-    y_ticks = svg.ticks(0.0, min(1.15 * top, 1.0))
+    high = score_interval(risk[-1], inputs)[1] if inputs else 0.0
+    top = max([*risk, high, limit or 0.0, policy[1] if policy else 0.0, 0.01])
+    y_ticks = svg.ticks(0.0, min(1.05 * top, 1.0))
     frame = svg.Axes(46, 10, 418, 220, (0, 1), (0, y_ticks[-1]))
     drawn = [_risk_band(frame, coverage, risk, inputs)] if inputs else []
     drawn.append(svg.polyline(list(map(frame.at, zip(coverage, risk, strict=True))), "stroke"))

@@ -43,7 +43,7 @@ def _sentence(run: RunFolder) -> Markup:
     if all(sizes):
         # inputs of a mean over silos have the weight of their silo (Kish, 1965)
         low, high = map(percent, score_interval(mean, len(sizes) ** 2 / sum(1 / n for n in sizes)))
-        of, ends = f"{sum(sizes):,} {of}", f" (95 % interval {low} to {high})"
+        of, ends = f"{sum(sizes):,} {of}", f" (95 % interval over inputs {low} to {high})"
     several, share = len(run.silos) > 1, percent(mean)
     if len(set(sizes)) > 1 and run.summary and share != percent(run.summary.pooled.accuracy):
         text = Markup("<b>{}</b> has a mean accuracy over {:,} silos of <b>{}</b> on {} inputs{}")
