@@ -45,7 +45,8 @@ def changed(folder: Path, **test: float) -> RunFolder:
 
 def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
     assert said(run).startswith(
-        "uefl predicts 94.7 % of 1,800 test inputs correctly (95 % interval over inputs 93.6 % to 95.6 %), mean over 9 silos; "
+        "uefl predicts 94.7 % of 1,800 test inputs correctly (95 % interval over inputs 93.6 % to 95.6 %), mean "
+        "over 9 silos; "
         "lowest is 92.6 % at silo-8 (185 of 200). "
         "fedavg is right for 87.7 %."
     )
