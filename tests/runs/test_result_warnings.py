@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,23 @@ def test_sets_that_hold_all_classes_are_said_where_a_user_looks(tmp_path: Path) 
     assert "set_coverage" in found["advice"]
     assert found in done.summary["warnings"]
     assert found["text"] in write_report(tmp_path / "run").read_text()
+
+
+def test_unusual_data_are_said_in_the_report(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, level in {"north": 200, "south": 0}.items():
+        rows = [f"{level + (level > 0) * rng.integers(-50, 50)},{i % 7 + rng.random():.2f},{i % 2}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["chol,age,ill", *rows]) + "\n")
+    data = [tmp_path / f"{name}.csv" for name in ("north", "south")]
+    done = command("run", *data, "--target", "ill", "--set", "rounds=1", "--out", tmp_path / "run")
+    told = "column 'chol' has 0 in several rows, far from all other values"
+    assert done.exit_code == 0
+    assert done.stderr.count(told) == 1
+    every = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    texts = [each["text"] for each in every if each["kind"] == "data"]
+    assert texts[0].startswith(told.replace("column", "Column", 1))
+    assert "Columns with one value at some silos, but not at others: 'chol' (south)." in texts
+    assert all(f"▲ {text}" in unescape((tmp_path / "run" / "report.html").read_text()) for text in texts)
 
 
 def test_sets_from_enough_rows_are_not_warned_of(tmp_path: Path) -> None:

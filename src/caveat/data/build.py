@@ -85,7 +85,7 @@ def make_silos(
         raise DataError(f"{where}: all labels of all silos are {pools[0].classes[0]!r}, expected two classes or more")
     if any(pool.lazy for pool in pools):
         check_lazy(settings)
-    check_usual(pools)
+    unusual = check_usual(pools)
     streams = settings.ood
     image_format = common_format(pools, settings.size, settings.channels)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
@@ -117,6 +117,7 @@ def make_silos(
     subgroups = None if wanted is None else wanted.fitted(pools, training)
     target = target_of(training, settings)
     silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format, subgroups, target)
+    silos = replace(silos, unusual=unusual)
     if subgroups is not None:
         warn_of_empty(subgroups, silos, pools)
     tests = [samples_of(pool, test) for pool, (_, test) in zip(pools, parts, strict=True)]

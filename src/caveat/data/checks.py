@@ -250,8 +250,9 @@ def _lengths(rows: Sequence[Any]) -> str:
     return f"rows of different lengths, from {min(found)} to {max(found)}"
 
 
-def check_usual(pools: Sequence[Pool]) -> None:
-    """Warn of unusual properties of a source's pools, and raise as `check_samples` does; skip lazy inputs."""
+def check_usual(pools: Sequence[Pool]) -> tuple[str, ...]:
+    """Warn of unusual properties of a source's pools and return the warnings; raise as `check_samples` does. Lazy
+    inputs are skipped."""
     check_samples(pools)
     told = list(_classes(pools))
     rows = all(pool.x.ndim == 2 and not pool.tokens and not pool.lazy for pool in pools)
@@ -263,6 +264,7 @@ def check_usual(pools: Sequence[Pool]) -> None:
         told += filter(None, [nearly_repeated(pools)])
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
+    return tuple(told)
 
 
 def check_samples(pools: Sequence[Pool]) -> None:

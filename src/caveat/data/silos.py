@@ -193,6 +193,8 @@ class Silos(Sequence[Silo]):
     """The subgroups of samples that have their own guarantees, if any."""
     target: Quantity | None = None
     """The quantity to predict, whose bars are the classes; None if the target has classes."""
+    unusual: tuple[str, ...] = ()
+    """Warnings about the source's data, such as columns that do not fit each other at two silos."""
 
     def __repr__(self) -> str:
         """Return number, shape and classes, but no data, which must not appear in logs."""

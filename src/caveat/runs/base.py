@@ -111,6 +111,11 @@ class BaseRun:
         raise NotImplementedError
 
     @property
+    def unusual(self) -> Sequence[str]:
+        """Warnings about data on this machine."""
+        return ()
+
+    @property
     def method(self) -> Method:
         return self.spec.method
 

@@ -71,6 +71,10 @@ class LocalRun(AnsweringRun):
         return self.silos.preparation
 
     @property
+    def unusual(self) -> Sequence[str]:
+        return self.silos.unusual
+
+    @property
     def can_be_extended(self) -> bool:
         # Not kept if other training rounds follow, as with UEFL and ensembles.
         steps = self.complete_method.schedule()

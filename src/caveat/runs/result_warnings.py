@@ -28,6 +28,8 @@ from ..wrappers.guarantee_policy import Guaranteed
 from .base import BaseRun
 from .collapse import collapse
 
+DATA = "data"
+"""The kind of the warnings about the data, which were issued when the data were read."""
 _MOST_CLASSES = 6
 """Maximum number of classes that a text names."""
 
@@ -46,6 +48,11 @@ class RunResult:
         """The sums of `metrics.skill` of each silo that has validation inputs; silos send them with the sums over the
         test split."""
         return {silo: payload["skill"] for silo, payload in self.test.items() if "skill" in payload}
+
+
+def of_data(result: RunResult) -> Iterator[Caution]:
+    """Yield the warnings about the data, if they are on this machine."""
+    yield from (Caution(DATA, f"{text[:1].upper()}{text[1:]}.") for text in result.run.unusual)
 
 
 def of_method(result: RunResult) -> Iterator[Caution]:
@@ -199,6 +206,7 @@ def quantile_groups(result: RunResult) -> Iterator[tuple[tuple[SiloId, ...], Ten
 
 
 CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (
+    of_data,
     collapsed,
     of_method,
     full_sets,
