@@ -63,7 +63,7 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
     )
     assert "Set uncertainty.temperature_scaling = true" in advice(found)
     page = Page(render(read_run(tmp_path / "run"))).text
-    there = ("Do not trust its confidence", "Confidence of right and wrong", "ECE (by chance)")
+    there = ("Do not trust its confidence", "Errors by share answered", "ECE (by chance)")
     assert list(there) == sorted(there, key=page.index)
 
 
@@ -567,3 +567,13 @@ def test_a_silo_where_training_alone_is_better_is_named(tmp_path: Path) -> None:
     said = advice(told(folder))
     assert "training alone has the higher accuracy, which may be chance; at silo-1 it is 50.0 points better" in said
     assert f"(95 % interval {100 * low:.1f} to {100 * high:.1f})" in said
+
+
+def test_predictions_that_are_all_below_the_highest_bin_are_judged_once(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", [(400, 90, 0.1)], off=0)
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    silos[0]["reliability"] = {"count": [400, 0], "confidence": [40.0, 0], "correct": [90, 0]}
+    change(folder, silos=silos)
+    (text,) = [text for _, text in lines(told(folder)) if "underconfident" in text]
+    assert text.count("predictions") == 1
+    assert right_and_wrong(read_run(folder)) is None  # all of them are in one bin

@@ -201,6 +201,8 @@ class Confidence:
     def _below(self) -> Check | None:
         below = len(self.bins.count) - 1
         n = sum(self.bins.count[:below])
+        if n == self.rates[0]:  # which are all predictions
+            return None
         return _of_rates(
             self.bins, below, f"the {n:,} predictions below a confidence of {decimal(below / (below + 1), 2)}"
         )

@@ -46,7 +46,7 @@ def reliability(run: RunFolder) -> Chart | None:
 
 def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
     """Return the uncertainty of right, wrong and foreign predictions beside each other, and the legend; without foreign
-    inputs the confidence of right and wrong ones. None unless there are two of these kinds."""
+    inputs the confidence of right and wrong ones. None unless there are two of these kinds, in several bins."""
     tested = run.summary.tested if run.summary else {}
     entropies = tested[INSIDE].chosen.uncertainty if INSIDE in tested else {}
     found = None if entropies else pooled_bins(run)
@@ -69,6 +69,8 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     shares = {name: [n / sum(counts) for n in counts] for name, counts in parts.items()}
     filled = [i for counts in parts.values() for i, n in enumerate(counts) if n]
     start, stop = min(filled), max(filled) + 1
+    if stop - start == 1:
+        return None
     surest, end = (
         (f"below {edges[start + 1]:.2g} nats", start) if lowest else (f"above {edges[stop - 1]:.2f}", stop - 1)
     )
