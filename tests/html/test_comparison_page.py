@@ -387,6 +387,13 @@ def test_methods_that_still_learn_are_trained_for_more_rounds_first() -> None:
     timed = [{**cell, "rounds": 6, "seconds": 60.0} for cell in found["cells"]]
     slow = next_steps(Comparison.model_validate(found | {"cells": timed}))[-1]
     assert slow.startswith("Train for more rounds before you choose (twice as many: about 4.0 min): ")
+    free = [{**cell, "row": {"a": "a", "b": "local"}[cell["row"]], "bytes_up": 0} for cell in found["cells"]]
+    pairs = [{**OPEN, "mean": 0.0006, "a": "a", "b": "local"}]
+    rows = [{**row, "row": {"a": "a", "b": "local"}[row["row"]]} for row in found["tables"][0]["rows"]]
+    tables = [{**found["tables"][0], "rows": rows, "pairs": pairs}]
+    local = found | {"cells": free, "tables": tables, "rows": [{"name": "a"}, {"name": "local"}]}
+    until = next_steps(Comparison.model_validate(local))[-1]
+    assert until.endswith(" Until then, local is not shown to be worse, and silos send nothing.")
     assert step.endswith("validation accuracy rose for a by 20.0 points.")
 
 
@@ -447,7 +454,7 @@ def test_the_table_has_each_method_s_difference_to_the_best() -> None:
     assert table is not None
     of = {column.header: [cell.text for cell in column.cells] for column in table.columns}
     best = ranked(found.tables[0].rows, found.measures[0])[0].row
-    behind = of[f"behind {best}"]
+    behind = of[f"behind {best}, points"]
     assert [bool(cell) for cell in behind] == [row.name != best for row in found.rows]
     assert all("bounds" in cell for cell in behind if cell)
     chart = differences(found, found.columns[0], found.measures[0])
@@ -631,12 +638,15 @@ def test_a_figure_that_rests_on_two_errors_says_so_in_place_of_an_interval() -> 
     silos = {"a": {"mean": 0.34, "low": 0.1, "high": 0.9, "rests_on": 2}, "b": {"mean": 0.8, "low": 0.7, "high": 0.9}}
     table = {"column": "", "measure": "AUROC", "rows": [{"row": found.rows[0].name, "silos": silos}]}
     found = Comparison.model_validate(
-        fake_comparison() | {"measures": [vars(auroc)], "tables": [table], "tuning": None, "paper": None}
+        fake_comparison(seeds=5) | {"measures": [vars(auroc)], "tables": [table], "tuning": None, "paper": None}
     )
     text = Page(render(found)).text
     assert "based on 2 errors" in text
     assert "0.100 to 0.900" not in text
     assert "0.700 to 0.900" in text
+    three = Page(render(found.model_copy(update={"seeds": (0, 1, 2)}))).text
+    assert "based on 2 errors" in three
+    assert "0.700 to 0.900" not in three
 
 
 def test_seeds_that_tie_allow_no_test() -> None:
@@ -746,7 +756,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     equal += " --methods uefl,fedavg,local"
     page = Page(render(found)).text
     assert command in page
-    give = "Give every method as many rounds as uefl (16), with 5 seeds"
+    give = "Give every method as many rounds as uefl (16, which --match-rounds sets), with 5 seeds"
     assert "against each other method" not in page
     assert "All pairs" not in page
     assert "against MB" not in page
@@ -782,6 +792,31 @@ def test_equal_budgets_are_not_mentioned() -> None:
     assert winner(found, found.columns[0], found.measures[0]) == ""
     assert "bold" not in Page(render(found)).text
     assert winner(found.model_copy(update={"tables": (table, *found.tables[1:])}), found.columns[0], found.measures[0])
+
+
+def test_methods_of_equal_budgets_are_compared_beside_those_that_are_not() -> None:
+    found = budgeted({"uefl": 16, "fedavg": 6})
+    pair = (
+        found.tables[0]
+        .pairs[0]
+        .model_copy(
+            update={"a": "fedavg", "b": "ditto", "mean": -0.33, "low": -0.53, "high": -0.13, "p_adjusted": 0.019}
+        )
+    )
+    cells = (*found.cells, *(run.model_copy(update={"row": "ditto"}) for run in found.cells if run.row == "fedavg"))
+    table = found.tables[0].model_copy(update={"pairs": (pair,)})
+    known = found.model_copy(
+        update={
+            "cells": cells,
+            "tables": (table,),
+            "rows": (*found.rows, found.rows[0].model_copy(update={"name": "ditto"})),
+        }
+    )
+    said = verdict(known, known.columns[0])
+    told = "With equal budgets, ditto is ahead of fedavg by 33.0 points of accuracy (simultaneous 95 % interval "
+    assert said.endswith(f"{told}13.0 to 53.0).")
+    other = table.model_copy(update={"pairs": (pair.model_copy(update={"b": "uefl"}),)})
+    assert "With equal budgets" not in verdict(known.model_copy(update={"tables": (other,)}), known.columns[0])
 
 
 def test_without_a_common_round_nobody_leads_there() -> None:

@@ -57,12 +57,12 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
     """Return how to compare with equal budgets, with seeds enough to show a difference."""
     most = longest(record, setting)
     ran = range_of(trained(record, setting)[most])
-    text = f"Give every method as many rounds as {most} ({ran})"
+    text = f"Give every method as many rounds as {most} ({ran}, which --match-rounds sets)"
     half = None if pair is None else _half(pair)
     if half is None or pair is None:
         return Advice(f"{text}, before comparing them{_cost(record, setting, 0)}.", match=most)
     seeds, measure = min(each.seeds for each in order[:2]), record.measures[0]
-    now = f"{plural(seeds, 'seed')} show only differences above {gap_text(measure, half)}"
+    now = f"{plural(seeds, 'seed')} show only differences of {pair.a} and {pair.b} above {gap_text(measure, half)}"
     if seeds >= SEEDS:
         return Advice(f"{text}{_cost(record, setting, 0)}: {now}.", match=most)
     more, level = max(SEEDS, 2 * seeds), LEVEL / len(record.results(setting, measure).pairs)
@@ -90,6 +90,10 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         since = "in the last third of the rounds"
         text = f"Train for more rounds before you choose{_cost(record, setting, 0, 2)}: {since}, validation accuracy "
         text += f"rose for {gained}."
+        free = {run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")}
+        gap = gap_between(record.results(setting, record.measures[0]).pairs, first, ALONE, record.measures[0])
+        if free == {0} and (first == ALONE or (gap and not ahead(gap))):
+            text += f" Until then, {ALONE} is not shown to be worse, and silos send nothing."
         return [Advice(text, more=True)]
     if half is not None and abs(pair.mean or 0.0) <= half:
         seeds, pairs = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)

@@ -50,6 +50,8 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     failed = "; a triangle marks failed runs" if any(cell.flag for cell in columns[1].cells) else ""
     caption = f"Mean over silos and seeds, with its 95 % interval below{bold}; costs are per run, mean over seeds"
     caption += f"{failed}. {wording.POPULATION}"
+    if any(measure.figure == "ece" for measure in record.measures):
+        caption += " Calibration errors of few test inputs are above 0 by chance, also of calibrated models."
     return table(columns, caption, [row.name for row in record.rows])
 
 
@@ -97,7 +99,7 @@ def _gaps(record: Comparison, setting: Setting, measure: Measure) -> list[Column
     for row in record.rows:
         pair = None if row.name == best else gap_between(results.pairs, best, row.name, measure)
         cells.append("" if pair is None or pair.mean is None else _behind(measure, pair))
-    return [column(f"behind {best}", cells, "with simultaneous 95 % interval")]
+    return [column(f"behind {best}{', points' * measure.percent}", cells, "with simultaneous 95 % interval")]
 
 
 def _behind(measure: Measure, pair: DifferenceRecord) -> str:
@@ -146,6 +148,8 @@ def place_table(
     for found in (record.result(row, setting, measure) for row in record.rows):
         of: Mapping[str, IntervalRecord] = getattr(found, part)
         each = [of.get(place, IntervalRecord()) for place in places]
+        if part == "silos" and len(record.seeds) < wording.SEEDS:  # intervals over so few seeds say nothing of a silo
+            each = [one.model_copy(update={"low": None, "high": None}) for one in each]
         columns.append(column(found.row, (_mean(measure, value) for value in each)))
         shown += each
     if len(columns) < 2:

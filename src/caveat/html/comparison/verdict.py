@@ -7,7 +7,7 @@ from ...core.text import equation, initial, joined, listed, percent, plural
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail
-from .budgets import added, at_common_round, pairs_of, unequal_budgets
+from .budgets import added, at_common_round, pairs_of, trained, unequal_budgets
 from .by_domain import by_domain
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
@@ -24,7 +24,21 @@ def verdict(record: Comparison, setting: Setting) -> str:
     significance."""
     told = unequal_budgets(record, setting)
     parts = [f"Budgets differ ({told}), so methods are not ranked.", added(record, setting)] if told else []
-    return " ".join(filter(None, [*parts, _leader(record, setting)]))
+    return " ".join(
+        filter(None, [*parts, _leader(record, setting), _of_equal_budgets(record, setting) if told else ""])
+    )
+
+
+def _of_equal_budgets(record: Comparison, setting: Setting) -> str:
+    """Return the differences that are shown between methods with the same number of rounds, as a sentence."""
+    measure, taken, told = record.measures[0], trained(record, setting), list[str]()
+    pairs, missed = record.results(setting, measure).pairs, unlearned(record, setting)
+    for pair in pairs:
+        gaps = [gap_between(pairs, *names, measure) for names in ((pair.a, pair.b), (pair.b, pair.a))]
+        shown = [gap for gap in gaps if gap and ahead(gap) and gap.a not in missed]
+        if shown and taken.get(pair.a) == taken.get(pair.b):
+            told.append(_lead(shown[0].a, shown[0].b, shown[0], measure).removesuffix("."))
+    return f"With equal budgets, {listed(told, _MOST_OTHERS)}." if told else ""
 
 
 def _leader(record: Comparison, setting: Setting) -> str:
@@ -82,7 +96,7 @@ def _all_within(
     names, measure = [each.row for each in order], record.measures[0]
     between = joined(names) if len(names) <= _MOST_OTHERS else f"all {len(names)} methods"
     sent = [run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")]
-    free = f"; {ALONE} sends nothing" * (set(sent) == {0})
+    free = f"; with {ALONE}, silos send nothing" * (set(sent) == {0})
     seeds = plural(min(each.seeds for each in order), "seed")
     within = f"all within {gap_text(measure, max(ends))}; simultaneous 95 % intervals, {seeds}"
     text = f"No difference in {measure.title} is shown between {between} ({within}){free}."

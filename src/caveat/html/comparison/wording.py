@@ -15,7 +15,7 @@ from ..diagrams import Dot
 from .budgets import trained
 
 POPULATION = (
-    "Intervals are for retraining with other seeds on these silos. Seeds share some or all test inputs, so "
+    "Intervals of means are for retraining with other seeds on these silos. Seeds share some or all test inputs, so "
     "results for other inputs or other silos may differ more."
 )
 """The population of the intervals of means."""
@@ -59,7 +59,7 @@ def interval_caption(values: Iterable[schema.IntervalRecord]) -> str:
     if all(known):
         return "with its 95 % interval"
     if not any(known):
-        return "without an interval, because each value was measured only once"
+        return "without an interval, because there are too few seeds"
     return "with its 95 % interval, except for values measured once or from few errors"
 
 
