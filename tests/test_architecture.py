@@ -42,7 +42,7 @@ NEEDED = {
 WITHIN = {
     "html": (
         {"svg", "templates", "commands", "predicted_inputs"},
-        {"diagrams", "p_values"},
+        {"audit_charts", "diagrams", "p_values"},
         {"run", "comparison", "audit", "watch", "predictions"},
     ),
     "engines": (

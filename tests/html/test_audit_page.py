@@ -20,9 +20,9 @@ from caveat.html.audit import (
     next_steps,
     seeds_to_decide,
     sentence,
-    sweep_figure,
     verdicts,
 )
+from caveat.html.audit_charts import sweep_figure
 from caveat.uncertainty.statistical_tests import seeds_needed
 
 FALLS = Finding(
@@ -39,9 +39,10 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
     assert figure is not None
     drawn = str(figure.drawing)
     rows = [drawn.index(f">{row}") for row in (
-        "Aleatoric and epistemic: no", "Confidence: undecided", "Epistemic and data: yes", "tested without an estimate",
+        "Aleatoric and epistemic: no", "Epistemic and data: yes",
     )]  # fmt: skip
     assert rows == sorted(rows)
+    assert "Confidence" not in drawn
     titles = re.findall(r'<g class="c\d"><title>([^<]*)', str(figure.drawing))
     assert titles == [
         "aleatoric and epistemic: 0.95 (0.92 to 1.00), promised below 0.9: no",
@@ -89,6 +90,25 @@ def test_confidence_is_said_in_a_line(verdict: Verdict, p: float, seeds: int, to
     measured = {"p": p, "above_chance": [1] * seeds, "limit": 0.05}
     (line,) = verdicts([Finding("confidence", "it is calibrated", verdict, "", measured)])
     assert line.text.replace("\N{NO-BREAK SPACE}", " ").endswith(f"</b> It is calibrated: {told}")
+
+
+def test_a_calibration_error_is_said_with_its_size() -> None:
+    excess = {"mean": 0.021, "low": -0.006, "high": 0.048}
+    measured = {"p": 0.04, "above_chance": [4, 3], "limit": 0.05, "excess": excess}
+    (line,) = verdicts([Finding("confidence", "it is calibrated", "does not hold", "", measured)])
+    assert line.text.endswith(f"mean calibration error 0.021 above that by chance ({MINUS}0.006 to 0.048).")
+
+
+def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> None:
+    measured = {"rank_correlation": {"mean": 0.4, "low": 0.3, "high": 0.6}, "limit": 0.7, "labels_changed": 0.269}
+    found = replace(FALLS, name="seeds", verdict="does not hold", measured=measured)
+    longer, instead = advice(found)
+    assert instead.startswith("Do not single out inputs by epistemic uncertainty")
+    assert longer.startswith("Train for more rounds, then repeat the audit: 26.9 % of labels differ between two seeds")
+    assert len(advice(replace(found, measured=measured | {"labels_changed": 0.1}))) == 1
+    known = audit(found, command="caveat audit digits --set rounds=6 --out a")
+    assert command(known) == "caveat audit digits --set rounds=12 --out a-longer"
+    assert command(audit(found)) == ""
 
 
 def test_promises_are_counted_by_verdict_without_those_that_do_not_apply() -> None:
@@ -185,7 +205,7 @@ def test_the_cost_of_more_seeds_and_the_exponent_of_aleatoric_uncertainty_are_sa
     ]
     known = audit(near, far).model_copy(update={"runs": rows})
     seeds = seeds_to_decide(known)
-    assert f"about {seeds} seeds, {3 * seeds} runs instead of 6, which" in next_steps(known)[-1]
+    assert f"about {seeds} seeds, {3 * (seeds - 2)} more runs than these 6, which" in next_steps(known)[-1]
     assert next_steps(known)[-1].endswith(f"right: {near.name} ({seeds}); seeds (5).")
     figure = sweep_figure(rows)
     assert figure is not None

@@ -1,88 +1,20 @@
 """The audit's page: findings, a chart over fractions of the data, and tables."""
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 
 from markupsafe import Markup
 
-from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, power_tick, tick
-from ..files.schema import AuditFile, Finding, FusedCopies
+from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, tick
+from ..files.schema import AuditFile, Finding
 from ..uncertainty.statistical_tests import seeds_needed
 from . import templates
-from .commands import changed
+from .audit_charts import Rows, fusion_table, legend, means_by_size, sweep_figure, sweep_table
+from .commands import changed, option_of
 from .diagrams import Dot, dot_plot, dots, lay_out, named
-from .svg import Axes, Chart, Line, draw, group, key, line, plot, rect, strokes, text, ticks, written
-from .templates import Statement, Table, column, table
-
-Rows = Sequence[Mapping[str, float]]
-CURVES = ("epistemic", "vacuity", "aleatoric", "total")
-
-
-def means_by_size(rows: Rows, name: str) -> list[tuple[float, float, float, float]]:
-    """Return (n, mean over seeds, minimum, maximum) of a number, by n."""
-    sizes = sorted({row["n"] for row in rows})
-    values = [[row[name] for row in rows if row["n"] == size] for size in sizes]
-    return [(size, sum(v) / len(v), min(v), max(v)) for size, v in zip(sizes, values, strict=True)]
-
-
-def curves(rows: Rows) -> dict[str, list[tuple[float, float, float, float]]]:
-    """Return the uncertainties that every run has and that are never zero, because logarithms cannot show zero."""
-    found = {name: means_by_size(rows, name) for name in CURVES if all(name in row for row in rows)}
-    return {name: points for name, points in found.items() if min(low for _, _, low, _ in points) > 0}
-
-
-def sweep_chart(rows: Rows) -> Markup | None:
-    """Return mean uncertainties over training examples per silo, on logarithmic axes; None for one fraction."""
-    drawn, sizes = curves(rows), sorted({row["n"] for row in rows})
-    if len(sizes) < 2 or not drawn:
-        return None
-    lowest = min(low for points in drawn.values() for _, _, low, _ in points)
-    if "epistemic" in drawn:  # leaves room for the line that decreases as 1/n
-        lowest = min(lowest, drawn["epistemic"][0][1] * sizes[0] / sizes[-1])
-    highest = max(high for points in drawn.values() for _, _, _, high in points)
-    exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
-    y_range = (float(exponents[0]), float(max(exponents[-1], exponents[0] + 1)))
-    if len(exponents) > 3:  # at least two ticks within
-        y_range, exponents = (math.log10(lowest) - 0.1, math.log10(highest) + 0.1), exponents[1:-1]
-    x_range = (math.log10(sizes[0]), math.log10(sizes[-1]))
-    frame = Axes(56, 10, 388, 260, x_range, y_range)
-    every = -(-len(exponents) // 8)
-    x_ticks = [(math.log10(n), f"{n:,.0f}") for n in sizes]
-    y_ticks = [(e, power_tick(e)) for e in exponents if not e % every]
-    body = [*_references(frame, drawn.get("epistemic")), *(_curve(frame, *each) for each in drawn.items())]
-    label = "Mean uncertainties over training examples per silo"
-    return plot(frame, label, x_ticks, y_ticks, "training examples per silo", *body)
-
-
-def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
-    """Draw lines from the first point that decrease as n^-1/2 and as n^-1, with names next to the frame."""
-    drawn: list[Markup] = []
-    if not points:
-        return drawn
-    name_y = -math.inf
-    for exponent, name in ((-0.5, "1/\N{SQUARE ROOT}n"), (-1.0, "1/n")):
-        x, y = math.log10(points[0][0]), math.log10(points[0][1])
-        end = frame.x_range[1], y + exponent * (frame.x_range[1] - x)
-        drawn.append(line(frame.at((x, y)), frame.at(end), "diagonal"))
-        name_y = max(frame.y(end[1]) + 4, name_y + 13)
-        drawn.append(text(frame.right + 8, name_y, name, "start", "note"))
-    return drawn
-
-
-def _curve(frame: Axes, name: str, points: Sequence[tuple[float, float, float, float]]) -> Markup:
-    logs = [[math.log10(value) for value in point] for point in points]
-    ranges = strokes([(frame.at((n, low)), frame.at((n, high))) for n, _, low, high in logs], "stroke")
-    means = [(n, mean) for n, mean, _, _ in logs]
-    return draw(frame, Line(means, CURVES.index(name), name, marked=means), ranges)
-
-
-def legend(rows: Rows) -> list[tuple[Markup, str]]:
-    """Return a sample and a name for each curve."""
-    return [(key(CURVES.index(name)), name) for name in curves(rows)]
-
+from .svg import Chart, group, line, rect, ticks, written
+from .templates import Statement
 
 _TEMPLATE = "audit.html.j2"
 
@@ -150,6 +82,9 @@ def shortly(finding: Finding) -> str:
         return finding.sentence[:1].lower() + finding.sentence[1:]
     chance = finding.measured["p"] >= _LEVEL
     told = f"errors {'as' if chance else 'above those'} by chance ({equation(finding.measured['p'])})"
+    if (excess := finding.measured.get("excess")) and "high" in excess:
+        mean, *ends = (minus(f"{excess[name]:.3f}") for name in ("mean", "low", "high"))
+        told += f", mean calibration error {mean} above that by chance ({' to '.join(ends)})"
     if len(finding.measured["above_chance"]) < 2:
         return f"{told}; one seed does not decide."
     ruled = f"; {finding.measured['limit']} more is {'not ' * (finding.verdict != 'holds')}ruled out"
@@ -193,8 +128,8 @@ def _numbers(finding: Finding, dot: Dot) -> str:
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     """Return each estimate with its interval over seeds and the limit that decides; None without any."""
     shown_ones = [each for verdict in _KINDS for each in findings if each.verdict == verdict]
-    known = [(each, _estimate(each)) for each in shown_ones]
-    ends = [end for each, dot in known if dot for end in (*dot.known, each.measured["limit"])]
+    known = [(each, dot) for each in shown_ones if (dot := _estimate(each))]
+    ends = [end for each, dot in known for end in (*dot.known, each.measured["limit"])]
     if not ends:
         return None
     values = ticks(min(ends), max(ends), 6)
@@ -202,9 +137,6 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     rows = lay_out([(f"{initial(each.name)}: {_word(each)}", [""]) for each, _ in known], 24, shown)
     drawn, notes = list[Markup](), list[str]()
     for (each, dot), y in zip(known, rows.at, strict=True):
-        if dot is None:
-            drawn.append(text(rows.frame.left + 6, y + 4, _UNSCALED, "start", "tick"))
-            continue
         notes.append(f"{each.name}: {_numbers(each, dot)}: {_word(each)}")
         limit = rows.frame.x(each.measured["limit"])
         left, right = (limit, rows.frame.right) if _above(each) else (rows.frame.left, limit)
@@ -215,14 +147,11 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
         ]
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(notes)
     about = "Estimates with 95 % intervals over seeds. A claim holds if all of its interval is in the gray area, and "
-    about += "does not if all is outside. The scale is an exponent of n or a rank correlation, of aleatoric "
-    about += "uncertainty its absolute value."
+    about += "does not if all is outside. The scale is that of exponents of n and of rank correlations (that of "
+    about += "aleatoric and epistemic without its sign)."
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )
-
-
-_UNSCALED = "tested without an estimate on this scale"
 
 
 def _broken(findings: Sequence[Finding]) -> list[Finding]:
@@ -242,6 +171,9 @@ def next_steps(audit: AuditFile) -> list[str]:
     if unknown:
         relied = f"Rely only on what holds: {held}." if held else "Do not rely on these uncertainties yet."
         steps.append(f"{relied} {_MEANWHILE}")
+    if changed_labels := _unsettled(audit):
+        text = f"Train for more rounds, then repeat the audit: {percent(changed_labels)} of labels differ between two "
+        return [f"{text}seeds, so these models have not settled.", *steps]
     inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
     if inputs:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
@@ -251,10 +183,9 @@ def next_steps(audit: AuditFile) -> list[str]:
     if decided := [name for name, seeds in needed.items() if seeds]:
         seeds = seeds_to_decide(audit)
         given = "" if audit.command else f" (--seeds {more_seeds(audit.seeds, seeds)})"
-        runs = (
-            f", {seeds * len(audit.runs) // len(audit.seeds)} runs instead of {len(audit.runs)}" if audit.runs else ""
-        )
-        text = f"Repeat with about {seeds} seeds{given}{runs}, which decide each of these with a chance of 80 % "
+        runs = (seeds - len(audit.seeds)) * len(audit.runs) // len(audit.seeds)
+        more = f", {runs} more runs than these {len(audit.runs)}" * bool(runs)
+        text = f"Repeat with about {seeds} seeds{given}{more}, which decide each of these with a chance of 80 % "
         each = [f"{name} ({max(_FEWEST, needed[name] or 0)})" for name in decided] if decided[1:] else decided
         steps.append(f"{text}if its estimate is right: {'; '.join(each)}.")
     if beyond := [name for name, seeds in needed.items() if not seeds]:
@@ -266,11 +197,24 @@ _INSTEAD = {
     "epistemic and data": "Do not read epistemic uncertainty as lack of data: it does not decrease enough with more.",
     "aleatoric and epistemic": "Use one of aleatoric and epistemic uncertainty: they rank inputs almost equally.",
     "disagreement": "Do not read epistemic uncertainty of an input as disagreement of models.",
-    "seeds": "Do not single out inputs by epistemic uncertainty: which inputs have a high one depends on the seed.",
-    "confidence": "Do not read probabilities as frequencies: they are off by more than chance explains.",
+    "seeds": "Do not single out inputs by epistemic uncertainty: which inputs have a high one depends on the seed. An "
+    'ensemble (uncertainty.source = "ensemble") averages over seeds.',
+    "confidence": "Do not read probabilities as frequencies at every silo: some are off by more than chance explains. "
+    "More validation inputs (data.split.validation) give more exact temperatures.",
 }
 """What to do about promises that do not hold."""
-_MEANWHILE = "Until the rest is decided, sort inputs by total_uncertainty, not by its aleatoric or epistemic part."
+_MEANWHILE = (
+    "Until the rest is decided, do not use the columns aleatoric and epistemic of predictions; the report of a run "
+    "shows whether total_uncertainty finds errors."
+)
+_MANY_CHANGED = 0.2
+"""Share of labels that change between seeds above which more training is advised first."""
+
+
+def _unsettled(audit: AuditFile) -> float:
+    """Return the share of labels that differ between two seeds, if it is large; 0 otherwise."""
+    changed_labels = max((each.measured.get("labels_changed", 0.0) for each in audit.findings), default=0.0)
+    return changed_labels if changed_labels > _MANY_CHANGED else 0.0
 
 
 def _falls(audit: AuditFile) -> list[str]:
@@ -315,7 +259,12 @@ _FEWEST = 5
 
 
 def command(audit: AuditFile) -> str:
-    """Return the audit's command with the seeds that would decide what is open; "" if nothing is, or without one."""
+    """Return the audit's command with twice the rounds if its models have not settled, else with the seeds that would
+    decide what is open; "" if nothing is, or without a command that changes it."""
+    given, out = option_of(audit.command, "--set rounds"), option_of(audit.command, "--out")
+    if _unsettled(audit):
+        longer = {"--set rounds": str(2 * int(given)), "--out": f"{out}-longer"} if given.isdecimal() and out else {}
+        return changed(audit.command, longer) if longer else ""
     seeds = seeds_to_decide(audit)
     return changed(audit.command, {"--seeds": more_seeds(audit.seeds, seeds)}) if audit.command and seeds else ""
 
@@ -340,47 +289,3 @@ def fraction(share: float) -> str:
     """Return a fraction as 1/4 if a denominator up to 1000 is exact, otherwise in decimals."""
     near = Fraction(share).limit_denominator(1000)
     return str(near) if float(near) == share else f"{share:g}"
-
-
-def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
-    """Return mean uncertainties over the training examples of a silo."""
-    drawn = sweep_chart(rows)
-    if drawn is None:
-        return None
-    without = ", ".join(name for name in CURVES if name in rows[0] and name not in curves(rows))
-    share = " (vacuity: a share)" * ("vacuity" in rows[0])
-    about = f"Means over test inputs, silos and seeds, in nats{share}; vertical strokes are the range "
-    about += "over seeds. The dashed lines decrease like a variance and like a standard deviation."
-    if len(known := curves(rows).get("epistemic", [])) > 2:
-        logs = [(math.log(n), math.log(mean)) for n, mean, *_ in known]
-        steps = [minus(f"{(y2 - y1) / (x2 - x1):.2f}") for (x1, y1), (x2, y2) in pairwise(logs)]
-        about += f" Exponents of epistemic uncertainty from one size to the next: {', '.join(steps)}."
-    return Chart(
-        "Mean uncertainties", drawn, about + (f" Not drawn because they contain zeros: {without}." if without else "")
-    )
-
-
-def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
-    """Return a row per fraction: means over seeds."""
-    names, accuracy = [name for name in CURVES if all(name in row for row in rows)], means_by_size(rows, "accuracy")
-    share = ", vacuity as a share" * ("vacuity" in names)
-    columns = [
-        column("training examples", (f"{size:,.0f}" for size, *_ in accuracy), "per silo, mean over silos"),
-        column("accuracy", (percent(mean) for _, mean, _, _ in accuracy)),
-        *(column(name, (f"{mean:#.3g}" for _, mean, _, _ in means_by_size(rows, name))) for name in names),
-    ]
-    return table(columns, f"Means over test inputs, silos and seeds; uncertainties in nats{share}.")
-
-
-def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table | None:
-    """Return a row per number of copies, two columns per rule: means over silos and seeds."""
-    if not fusion:
-        return None
-    copies = [row.copies for row in next(iter(fusion.values()))[0]]
-    columns = [column("copies", (f"{count:.0f}" for count in copies))]
-    for rule, by_seed in fusion.items():
-        for name in ("vacuity", "confidence"):
-            means = [sum(getattr(rows[i], name) for rows in by_seed) / len(by_seed) for i in range(len(copies))]
-            columns.append(column(f"{name}, {rule}", (f"{mean:.3g}" for mean in means)))
-    caption = "Means over the test inputs of runs with all data: a rule that recognizes copies changes neither "
-    return table(columns, f"{caption}are.")
