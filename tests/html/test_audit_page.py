@@ -102,7 +102,7 @@ def test_a_calibration_error_is_said_with_its_size() -> None:
 def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> None:
     measured = {"rank_correlation": {"mean": 0.4, "low": 0.3, "high": 0.6}, "limit": 0.7, "labels_changed": 0.269}
     found = replace(FALLS, name="seeds", verdict="does not hold", measured=measured)
-    longer, instead = advice(found)
+    instead, longer = advice(found)
     assert instead.startswith("Do not single out inputs by epistemic uncertainty")
     assert longer.startswith("Train for more rounds, then repeat the audit: 26.9 % of labels differ between two seeds")
     assert len(advice(replace(found, measured=measured | {"labels_changed": 0.1}))) == 1

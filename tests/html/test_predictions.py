@@ -56,6 +56,7 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     said = sentence(found).striptags()
     assert said.startswith("Do not rely on these 20 predictions yet: together, the inputs are unlike the silo's own, ")
     assert said.endswith("also the 11 without an alarm.")
+    assert sentence(made(9)).endswith("together, the inputs are unlike the silo's own, most of all the first 9.")
     text = next(line.text for line in verdicts(found) if line.text.startswith("Columns"))
     assert "over all rows: age, sex." in text
     page = Page(render(found)).text
@@ -83,13 +84,13 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     assert found.alarms is not None
     assert 0.01 <= found.alarms.p < 0.05
     (line,) = verdicts(found)
-    assert line.kind == "unknown"
-    assert line.text.replace("\N{NO-BREAK SPACE}", " ").endswith(
-        f"which chance seldom explains (p = {found.alarms.p:.3f})."
-    )
+    assert line.kind == "open"
+    told = f"expected to, as happens by chance in only {percent(found.alarms.p)} of such files. Such an input is more "
+    assert line.text.endswith(f"{told}unusual than all but 4 of the 99 calibration inputs of the silo.")
     person, check = steps(found)
     assert person.startswith("Have a person decide 4 inputs with ")
-    assert check.startswith("Check that these inputs are like the silo's own before using the labels of the other 16 ")
+    check_all = "Compare units, codes and selection of the inputs with those of the silo's own before using the labels"
+    assert check.startswith(f"{check_all} of the other 16 ")
 
 
 def test_inputs_like_the_silos_own_are_rarely_called_unlike() -> None:
@@ -170,6 +171,8 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %)."
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
     assert steps(replace(found, tested=(0, 0))) == steps(found)
+    at_silo = steps(replace(found, tested=(12, 322), own=(3, 40), limit=9.0))[1]
+    assert at_silo.endswith("2.1 % to 6.4 %); of all test inputs of this silo, 3 of 40.")
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
     both = "(typicality of at most 0.05 or uncertainty above the policy&#39;s limit)"
@@ -192,7 +195,7 @@ def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     given = "caveat predict runs/x 'b c.csv' --silo VA --report new.html"
     other = replace(made(8), source="b c.csv", others=("b c",), command=given)
     page = Page(render(other)).text
-    again = "caveat predict runs/x 'b c.csv' --silo 'b c' --report new.html"
+    again = "caveat predict runs/x 'b c.csv' --silo 'b c' --report 'new-b c.html'"  # this page stays
     assert page.index(again) < page.index("The strangest inputs") < page.index(given)
     known = replace(other, prediction=made(3).prediction)
     assert not any("--silo" in step for step in steps(known))
@@ -219,7 +222,9 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     assert others == f"Use the labels of the other 13 in the CSV. {WRONG}: {told}"
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
     assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g}."
-    assert "the 12 without an alarm" in sentence(replace(made(8), limit=limit)).striptags()
+    p = torch.tensor([0.01, 0.5, 1.0, 0.6] * 5, dtype=torch.float64)
+    mixed = replace(made(0, typicality=torch.where(p < 0.55, 0.01, p)), limit=limit)
+    assert "the 10 without an alarm" in sentence(mixed).striptags()
 
 
 def test_shifted_columns_come_first_and_no_probability_is_rounded_to_one() -> None:
@@ -272,7 +277,10 @@ def test_repeated_inputs_and_equal_predictions_are_said() -> None:
 
 def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -> None:
     why = "Do not use it at VA before a test on more inputs there: it is right no more often than the most frequent "
-    found = replace(made(3), against=f"{why}class (15 against 22 of 25).", warnings=("Too few rounds.",))
+    found = replace(
+        made(3), against=f"{why}class (15 against 22 of 25).", warnings=("Too few rounds.",),
+        evaluating="caveat evaluate RUN FILE --silo VA", in_sample="new.csv is a file of the run's data.",
+    )  # fmt: skip
     assert sentence(found).striptags() == (
         f"{found.against.replace('use it', 'use this model')} A person decides 20 inputs."
     )
@@ -280,7 +288,11 @@ def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -
     test, person = steps(found)
     assert test.endswith("<code>caveat evaluate RUN FILE --silo VA</code>.")
     assert person.startswith("Until then, have a person decide all 20 inputs")
-    assert verdicts(found)[0] == ("open", "Too few rounds.")
+    assert verdicts(found)[0] == ("open", found.in_sample)
+    assert "Warnings of the run 1 Too few rounds." in Page(render(found)).text
+    labelled = steps(replace(made(8), evaluating=found.evaluating, labelled=True))
+    assert "The file has labels: test the model with <code>caveat evaluate RUN FILE --silo VA</code>." in labelled
+    assert not any("evaluate" in step for step in steps(replace(made(8), evaluating=found.evaluating)))
     assert "for the model" not in render(found)
 
 
@@ -298,7 +310,7 @@ def test_shares_of_a_shifted_column_have_their_numbers_of_rows() -> None:
 def test_without_a_possible_alarm_nothing_says_that_labels_can_be_used() -> None:
     for few in (made(0, typicality=None, false_alarm_rate=0.0), made(0, ranked_among=18)):
         (step,) = steps(few)
-        assert step.startswith("Check that these inputs are like the silo's own")
+        assert step.startswith("Compare units, codes and selection of the inputs with those of the silo's own")
 
 
 def test_one_input_without_finite_probabilities_says_nothing_of_the_others() -> None:

@@ -55,7 +55,7 @@ def predict(
         _tell_format(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
         page = predicted_inputs(prediction, found, finished, silo, inputs)
-        page = replace(page, warnings=[*page.warnings, *_of_own(inputs, finished)])
+        page = replace(page, in_sample=_of_own(inputs, finished))
         _warn(page)
         notes = batch_notes(prediction) if preparation.encoders else ()
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
@@ -65,7 +65,10 @@ def predict(
         typer.echo(sentence(page).striptags(), err=True)
         if report is not None:
             command = shlex.join(["caveat", *sys.argv[1:]])
-            page = replace(page, cells=table_cells(finished, silo, inputs), command=command)
+            cells, target = table_cells(finished, silo, inputs), getattr(finished.experiment.spec.data, "target", None)
+            test = ["caveat", "evaluate", str(folder), inputs if target in cells else "FILE", "--silo", silo]
+            test += ["--target", str(target)] * bool(target)
+            page = replace(page, cells=cells, command=command, evaluating=shlex.join(test), labelled=target in cells)
             write_file(render(page), report, "--report")
 
 
@@ -95,7 +98,7 @@ def evaluate(
         _check_silo(silo, finished.preparation.names)
         found = labeled_inputs(inputs, finished.preparation, silo, target)
         _tell_format(inputs, finished.preparation, silo)
-        for told in _of_own(inputs, finished):
+        if told := _of_own(inputs, finished):
             typer.echo(f"warning: {told}", err=True)
         typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))
 
@@ -113,14 +116,14 @@ def _ids(inputs: str, run: Any, silo: str) -> dict[str, list[str]]:
     return {settings.groups: list(sheet.column(settings.groups))} if settings.groups in sheet.columns else {}
 
 
-def _of_own(inputs: str, run: Any) -> list[str]:
+def _of_own(inputs: str, run: Any) -> str:
     """Return a warning about a file that the run has trained on; empty for others."""
     settings = run.experiment.spec.data
     own = settings.source.partition(":")[2].split(",") if settings is not None else ()
     if Path(inputs).absolute() not in [Path(each).absolute() for each in own]:
-        return []
+        return ""
     told = f"{Path(inputs).name} is a file of the run's data, so the model was trained on most of its inputs: results "
-    return [f"{told}for new inputs are worse; those for the run's test split are in summary.json."]
+    return f"{told}for new inputs are worse; those for the run's test split are in summary.json."
 
 
 def _check_silo(silo: str, names: Sequence[str]) -> None:
@@ -145,7 +148,7 @@ def _warn(page: Any) -> None:
     """Print the run's warnings that concern the silo, and one about inputs without probabilities."""
     from ..core.text import escaped, listed, plural
 
-    lines = list(page.warnings)
+    lines = [*page.warnings, *([page.in_sample] if page.in_sample else [])]
     if missing := (~page.prediction.probs.isfinite().all(-1)).nonzero().flatten().tolist():
         rows = listed([str(row) for row in missing], MOST_ROWS)
         lines.append(

@@ -174,11 +174,13 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
     others = [name for name in run.preparation.names if name != silo]
     summary = record_of(run.folder / "summary.json", Summary)  # a silo's own copy of a federation's model has none
     tested, limit = (None, None) if summary is None else known_errors(summary, silo)
+    own = None if summary is None else _wrong_of(summary.silos, silo)
+    advice = against(RunFolder(run.folder, summary=summary), silo)
     warnings = [each.sentences for each in (summary.warnings if summary else ()) if silo in (each.silos or [silo])]
     different = len({each.numpy().tobytes() for each in found.x})
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
-        found.files, others, tested, limit, against(RunFolder(run.folder, summary=summary), silo), warnings, different,
+        found.files, others, tested, own, limit, advice, warnings, "", different,
     )  # fmt: skip
 
 

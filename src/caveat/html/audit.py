@@ -173,7 +173,7 @@ def next_steps(audit: AuditFile) -> list[str]:
         steps.append(f"{relied} {_MEANWHILE}")
     if changed_labels := _unsettled(audit):
         text = f"Train for more rounds, then repeat the audit: {percent(changed_labels)} of labels differ between two "
-        return [f"{text}seeds, so these models have not settled.", *steps]
+        return [*steps, f"{text}seeds, so these models have not settled."]
     inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
     if inputs:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")

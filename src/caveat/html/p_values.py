@@ -69,3 +69,18 @@ def by_row(found: PredictedInputs) -> Chart | None:
     return Chart(
         "Typicality in the order of the file", plot, f"{about}.{f' Points are means of {size} rows.' * (size > 1)}"
     )
+
+
+def scores(found: PredictedInputs) -> str:
+    """Return for how many inputs each single score is low, and all together."""
+    names, rate = [*SCORES, "typicality"], found.prediction.false_alarm_rate
+    low = [f"{name} for {int((values <= rate).sum()):,}" for name in names
+           if (values := found.prediction.p_values.get(name)) is not None]  # fmt: skip
+    return f"at most {rate:g}: {', '.join(low)}; typicality tests the others together, corrected for their number"
+
+
+def equal(found: PredictedInputs) -> str:
+    """Return that many inputs have the same prediction; "" if they do not."""
+    n, different = len(found.prediction), len(set(map(tuple, found.prediction.probs.tolist())))
+    told = f" The {n:,} inputs have {different:,} different predictions, so many have equal p-values."
+    return told * (2 * different <= n)

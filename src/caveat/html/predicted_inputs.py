@@ -50,14 +50,22 @@ class PredictedInputs:
     tested: tuple[int, int] | None = None
     """Wrong and answered test inputs of the silo in the run or, with a limit, of all silos' test inputs up to it; None
     for a quantity or a time."""
+    own: tuple[int, int] | None = None
+    """Wrong and answered test inputs of the silo, whatever the limit."""
     limit: float | None = None
     """The total uncertainty above which the run's report refers inputs to a person; None without one."""
     against: str = ""
     """The advice of the run's report against this silo's model; empty without any."""
     warnings: Sequence[str] = ()
     """The run's warnings that concern the silo."""
+    in_sample: str = ""
+    """That the run has trained on these inputs; empty if it has not."""
     different: int | None = None
     """The number of different inputs; None if unknown."""
+    evaluating: str = ""
+    """The command that tests the model on labelled inputs of this silo, and the file if this has labels."""
+    labelled: bool = False
+    """Whether the file has labels."""
     command: str = ""
 
     @cached_property
@@ -88,11 +96,16 @@ class PredictedInputs:
         among = self.prediction.ranked_among
         return among if isinstance(among, int) else int(among.min()) if len(among) else 0
 
+    @property
+    def alarm_rank(self) -> int:
+        """Up to how many calibration inputs and itself an input with an alarm has, at least as unusual as it."""
+        return math.floor(self.prediction.false_alarm_rate * (self.ranked_among + 1) + 1e-9)
+
     @cached_property
     def alarms(self) -> Alarms | None:
         """The alarms; None if no alarm is possible."""
         n, rate, typicality = len(self.prediction), self.prediction.false_alarm_rate, self.prediction.typicality
-        places = math.floor(rate * (self.ranked_among + 1) + 1e-9)
+        places = self.alarm_rank
         if typicality is None or not n or places < 1:
             return None
         raised = int((typicality <= rate).sum())

@@ -9,22 +9,11 @@ from types import MappingProxyType
 from markupsafe import Markup
 
 from ..core import Decision, Reason
-from ..core.text import (
-    count,
-    decimal,
-    equation,
-    initial,
-    joined,
-    listed,
-    percent,
-    plain,
-    plural,
-    probability,
-)
+from ..core.text import count, decimal, equation, initial, joined, listed, percent, plain, plural, probability, ranges
 from ..uncertainty.statistical_tests import wilson
 from . import svg, templates
-from .commands import changed
-from .p_values import SCORES, by_row, curve
+from .commands import changed, option_of
+from .p_values import SCORES, by_row, curve, equal, scores
 from .predicted_inputs import LEVEL, PredictedInputs
 from .templates import Statement, Table, column, table, words, worst_first
 
@@ -34,7 +23,7 @@ _MOST_ALARMS = 12
 """Maximum number of inputs with an alarm that are listed."""
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
-_MOST_NOTES, _FEW = 5, 3
+_MOST_NOTES, _FEW, _MOST_RANGES = 5, 3, 40
 _FEW_DIFFERENT = 0.9
 """Share of different inputs below which repeated ones are stated."""
 
@@ -66,8 +55,9 @@ def render(found: PredictedInputs) -> str:
         lines=lines,
         steps=next_steps(found, lines),
         together=[chart for chart in (by_row(found), curve(found, "typicality", "all scores together")) if chart],
+        scores=scores(found),
         single=[chart for name, about in SCORES.items() if (chart := curve(found, name, about))],
-        equal=_equal(found),
+        equal=equal(found),
         shifted=_shifted(found),
         answers=_answers(found),
         strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}.{_tied(found)}"),
@@ -85,6 +75,10 @@ def sentence(found: PredictedInputs) -> Markup:
         return text.format(which, plural(n, "input"))
     if found.all_unlike:
         also = f", also the {n - doubtful:,} without an alarm" if 0 < doubtful < n else ""
+        at, values = found.change[0], found.prediction.typicality
+        if found.change[1] < LEVEL and values is not None and not found.unlike:
+            later = float(values[at:].nanmean()) < float(values[:at].nanmean())
+            also = f", most of all the {f'last {n - at:,}' if later else f'first {at:,}'}"
         text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}{}.")
         return text.format(plural(n, "prediction"), _mostly_missing(found), also)
     over = f"of an uncertainty above {found.limit or 0:.3g}"
@@ -123,16 +117,24 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
         seldom = alarms.p < 0.05
-        chance = "which chance seldom explains" if seldom else "as by chance"
-        chance = "more than chance explains" if alarms.unlike else chance
-        chance = f", {chance} ({equation(alarms.p)})" if alarms.raised > rate * n else ""
+        chance = (
+            f"more than chance explains ({equation(alarms.p)})" if seldom else f"as by chance ({equation(alarms.p)})"
+        )
+        if seldom and not alarms.unlike:
+            chance = f"as happens by chance in only {percent(alarms.p)} of such files"
+        chance = f", {chance}" if alarms.raised > rate * n else ""
+        than = f"all {found.ranked_among:,}" if found.alarm_rank == 1 else f"all but {found.alarm_rank - 1:,} of the "
+        than += f"{found.ranked_among:,}" * (found.alarm_rank > 1)
         why = _why(reason for reason in found.reasons if reason in _ALARMS) if alarms.unlike else ""
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}, where at most "
-        told += f"{100 * rate:.3g} % of the silo's own are expected to{chance}."
+        told += (
+            f"{100 * rate:.3g} % of the silo's own are expected to{chance}. Such an input is more unusual than {than} "
+        )
+        told += "calibration inputs of the silo."
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"Alarms of single rows do not show this: {told}"))
         else:
-            lines.append(Statement("bad" if alarms.unlike else "unknown" if seldom else "good", told))
+            lines.append(Statement("bad" if alarms.unlike else "open" if seldom else "good", told))
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("unknown", f"No alarm is possible: {among}."))
@@ -152,7 +154,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("open", text))
     if undefined := found.undefined:
         lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
-    lines += [Statement("open", plain(told, 400)) for told in found.warnings]
+    lines += [Statement("open", found.in_sample)] * bool(found.in_sample)
     return worst_first(lines)
 
 
@@ -165,18 +167,23 @@ def _parts(found: PredictedInputs) -> str:
 
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     """Return what to do now after these verdicts: check the inputs, leave some to a person, or use the answers."""
-    n, doubtful, steps = len(found.prediction), sum(found.referred), list[str]()
+    n, doubtful = len(found.prediction), sum(found.referred)
+    steps = list[Markup | str]()
+    checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
+    checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
+    how = (
+        "The file has labels: test the model with" if found.labelled else "Test the model on more labelled inputs, with"
+    )
+    test = [Markup("{} <code>{}</code>.").format(how, found.evaluating)] * bool(found.evaluating)
     if found.all_unlike:
-        checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
-        checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
         steps = [*_another_silo(found), f"Check {checked} before you rely on any prediction."]
-        if found.change[1] < LEVEL:
+        if found.change[1] < LEVEL and not found.unlike:
             first, others = found.change[0], n - found.change[0]
             parts = f"predict the first {first:,} inputs and the other {others:,} as two files"
             steps.append(f"If the file has several sources, {parts}.")
+        steps += test * found.labelled
     elif found.against:
-        text = Markup("Test the model on more labelled inputs of this silo, with <code>{}</code>.")
-        steps = [text.format(shlex.join(["caveat", "evaluate", "RUN", "FILE", "--silo", found.silo]))]
+        steps = [*test]
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     if found.all_unlike or found.against:
@@ -195,7 +202,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     if found.undefined or doubtful == n:
         return steps
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
-    check = f"Check that these inputs are like the silo's own before using the {what}."
+    check = f"Compare {checked} with those of the silo's own before using the {what}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
     return [*steps, f"{check if unknown else f'Use the {what}.'}{wrong}"]
 
@@ -208,8 +215,10 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
     fitted = joined(["standardization"] * bool(found.cells) + ["temperature"] * scaled + ["calibration"])
     stem = found.source.rpartition(".")[0]
     silo = stem if stem in found.others else "NAME"
+    new = {name: f"{end[0]}-{silo}{end[1]}{end[2]}" for name in ("--out", "--report")  # this page and its CSV stay
+           if (given := option_of(found.command, name)) and (end := given.rpartition("."))[0]}  # fmt: skip
     whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
-    with_it = changed(found.command, {"--silo": silo}) if found.command else shlex.join(["--silo", silo])
+    with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
     text = Markup("If these inputs are of {}, apply that silo's {}: <code>{}</code>")
     return [text.format(whose, fitted, with_it)]
 
@@ -228,14 +237,9 @@ def _expected(found: PredictedInputs) -> str:
         )
         told += f": of {whose}, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval {percent(low)} to "
         told += f"{percent(high)})"
+        if found.limit is not None and found.own and found.own[1]:
+            told += f"; of all test inputs of this silo, {found.own[0]:,} of {found.own[1]:,}"
     return f"{told}."
-
-
-def _equal(found: PredictedInputs) -> str:
-    """Return that many inputs have the same prediction; "" if they do not."""
-    n, different = len(found.prediction), len(set(map(tuple, found.prediction.probs.tolist())))
-    told = f" The {n:,} inputs have {different:,} different predictions, so many have equal p-values."
-    return told * (2 * different <= n)
 
 
 def _shifted(found: PredictedInputs) -> Table | None:
@@ -321,7 +325,11 @@ def _tied(found: PredictedInputs) -> str:
     if values is None or not shown:
         return ""
     tied = int((values <= values[shown[-1]]).sum())
-    return f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
+    told = f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
+    if not found.files and 0 < sum(found.referred) < len(found.prediction):
+        rows = ranges((i for i, referred in enumerate(found.referred) if referred), _MOST_RANGES)
+        told += f" A person decides the rows {rows}."
+    return told
 
 
 def _surest(found: PredictedInputs, last: bool = False) -> list[int]:
