@@ -13,6 +13,7 @@ from html_page import Page
 
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
 from caveat.core.quantity import restored
+from caveat.core.text import percent
 from caveat.html.p_values import by_row, curve
 from caveat.html.predicted_inputs import PredictedInputs
 from caveat.html.predictions import _surest, next_steps, render, sentence, verdicts
