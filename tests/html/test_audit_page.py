@@ -13,7 +13,6 @@ from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
 from caveat.html.audit import (
     _INSTEAD,
     _MEANWHILE,
-    _falls,
     _growth,
     command,
     findings_figure,
@@ -179,18 +178,6 @@ def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:
     (grown,) = _growth([few, {"n": 160.0, "aleatoric": 0.4}])
     assert "it is 0.050 nats with 20 training examples per silo and 0.400 with 160" in grown
     assert not _growth([few, {"n": 160.0, "aleatoric": 0.04}])
-
-
-def test_aleatoric_uncertainty_that_falls_like_epistemic_is_said() -> None:
-    def told(**exponent: float) -> list[str]:
-        return _falls(audit(replace(FALLS, measured=FALLS.measured | {"aleatoric_exponent": exponent})))
-
-    (fallen,) = told(mean=-0.5, low=-0.6, high=-0.4)
-    assert f"(exponent of n {MINUS}0.50, {MINUS}0.60 to {MINUS}0.40; that of epistemic" in fallen
-    assert fallen.endswith(f"uncertainty {MINUS}1.00, limit {MINUS}0.25).")
-    assert not told(mean=-0.5, low=-0.9, high=-0.1)
-    assert not told(mean=-0.5)
-    assert not _falls(audit(FALLS))
 
 
 def test_the_cost_of_more_seeds_and_the_exponent_of_aleatoric_uncertainty_are_said() -> None:

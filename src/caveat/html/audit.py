@@ -163,7 +163,7 @@ def next_steps(audit: AuditFile) -> list[str]:
     steps = [_INSTEAD.get(each.name, f"Do not rely on it: {each.claim}.") for each in _broken(audit.findings)]
     if any(each.measured.get("practically_zero") for each in audit.findings):
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
-    steps += _growth(audit.runs) + _falls(audit)
+    steps += _growth(audit.runs)
     if audit.accuracy.warning:
         return ["Train for more rounds or with another training.lr, then repeat the audit.", *steps]
     unknown = [each for each in audit.findings if each.verdict == "cannot say"]
@@ -215,23 +215,6 @@ def _unsettled(audit: AuditFile) -> float:
     """Return the share of labels that differ between two seeds, if it is large; 0 otherwise."""
     changed_labels = max((each.measured.get("labels_changed", 0.0) for each in audit.findings), default=0.0)
     return changed_labels if changed_labels > _MANY_CHANGED else 0.0
-
-
-def _falls(audit: AuditFile) -> list[str]:
-    """Return advice if aleatoric uncertainty decreases with data past the limit of epistemic uncertainty, beyond chance
-    over seeds."""
-    found = next((each for each in audit.findings if each.name == "epistemic and data"), None)
-    if found is None or found.verdict != "holds" or "aleatoric_exponent" not in found.measured:
-        return []
-    exponent, own, limit = (found.measured[name] for name in ("aleatoric_exponent", "exponent", "limit"))
-    if exponent.get("high", limit) >= limit:  # one seed has no interval
-        return []
-    mean, low, high = apart(exponent["mean"], exponent["low"], exponent["high"])
-    return [
-        "Do not read aleatoric uncertainty as noise that more data cannot lower: it decreases with more data as well "
-        f"(exponent of n {mean}, {low} to {high}; that of epistemic uncertainty {apart(own['mean'])[0]}, limit "
-        f"{tick(limit)})."
-    ]
 
 
 def _seeds_needed(audit: AuditFile) -> dict[str, int | None]:
