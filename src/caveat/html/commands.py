@@ -3,6 +3,13 @@
 import shlex
 from collections.abc import Iterator, Mapping
 
+from markupsafe import Markup
+
+
+def code(command: str) -> Markup:
+    """Return a command whose words are not broken at hyphens."""
+    return Markup("<code>{}</code>").format(Markup(" ").join(Markup("<b>{}</b>").format(w) for w in command.split(" ")))
+
 
 def option_of(command: str, option: str) -> str:
     """Return the value of an option of a command, or of a setting, such as "--set rounds"; empty without it."""

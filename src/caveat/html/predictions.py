@@ -12,7 +12,7 @@ from ..core import Decision, Reason
 from ..core.text import count, decimal, equation, initial, joined, listed, percent, plain, plural, probability, ranges
 from ..uncertainty.statistical_tests import wilson
 from . import svg, templates
-from .commands import changed, option_of
+from .commands import changed, code, option_of
 from .p_values import SCORES, by_row, curve, equal, scores
 from .predicted_inputs import LEVEL, PredictedInputs
 from .templates import Statement, Table, column, table, words, worst_first
@@ -174,7 +174,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     how = (
         "The file has labels: test the model with" if found.labelled else "Test the model on more labelled inputs, with"
     )
-    test = [Markup("{} <code>{}</code>.").format(how, found.evaluating)] * bool(found.evaluating)
+    test = [Markup("{} {}.").format(how, code(found.evaluating))] * bool(found.evaluating)
     if found.all_unlike:
         steps = [*_another_silo(found), f"Check {checked} before you rely on any prediction."]
         if found.change[1] < LEVEL and not found.unlike:
@@ -219,8 +219,8 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
            if (given := option_of(found.command, name)) and (end := given.rpartition("."))[0]}  # fmt: skip
     whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
-    text = Markup("If these inputs are of {}, apply that silo's {}: <code>{}</code>")
-    return [text.format(whose, fitted, with_it)]
+    text = Markup("If these inputs are of {}, apply that silo's {}: {}")
+    return [text.format(whose, fitted, code(with_it))]
 
 
 def _expected(found: PredictedInputs) -> str:

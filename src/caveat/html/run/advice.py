@@ -10,6 +10,7 @@ from ...core.text import MINUS, duration, joined, listed, percent
 from ...files import RunFolder
 from ...files.schema import WarningRecord
 from ...uncertainty.statistical_tests import wilson
+from ..commands import code
 from ..diagrams import Dot
 from ..templates import Statement
 from .classification import (
@@ -150,7 +151,7 @@ _SIMPLE = {
 def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
     """Return how to predict new inputs of a silo."""
     command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
-    return Markup("Predict new inputs with {}{}.").format(_code(command), check)
+    return Markup("Predict new inputs with {}{}.").format(code(command), check)
 
 
 _MOST_NAMED = 4
@@ -238,7 +239,7 @@ def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
         "about {:,} with those here, at most {:,} are wrong ({:,} here), rely on answers, and have a person "
     )
     text += Markup("decide the inputs that it abstains from, here {}{}; else use more calibration inputs, and run it ")
-    by = _code(shlex.join(["caveat", "evaluate", run.given or run.path.name, "FILE", "--silo", "NAME"]))
+    by = code(shlex.join(["caveat", "evaluate", run.given or run.path.name, "FILE", "--silo", "NAME"]))
     share = percent(1 - test.share)
     return [
         first.format(where),
@@ -287,12 +288,7 @@ def _by(run: RunFolder, command: str) -> Markup:
     """Return a command and what this run took; empty without a command."""
     seconds = sum(run.summary.seconds.values()) if run.summary else 0.0
     took = f" (this run took {duration(seconds, tenths=120)})" if seconds else ""
-    return Markup(" with {}{}").format(_code(command), took) if command else Markup()
-
-
-def _code(command: str) -> Markup:
-    """Return a command whose words are not broken at hyphens."""
-    return Markup("<code>{}</code>").format(Markup(" ").join(Markup("<b>{}</b>").format(w) for w in command.split(" ")))
+    return Markup(" with {}{}").format(code(command), took) if command else Markup()
 
 
 def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
