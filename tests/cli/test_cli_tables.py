@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from commands import TINY, caveat, files, one_error, sets
+from html_page import Page
 from PIL import Image
 from typer.testing import Result
 
@@ -263,6 +264,10 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
     own = caveat("evaluate", "some/run", "a.csv", "--silo", "silo-1", "--target", "ill").stderr
     assert "warning: a.csv is a file of the run's data, so the model was trained on most of its inputs" in own
     Path("b.csv").write_text(Path("a.csv").read_text())
+    for file, given in (("a.csv", "FILE"), ("b.csv", "b.csv")):  # a file with labels that are new tests the model
+        assert caveat("predict", "some/run", file, "--silo", "silo-1", "--report", "p.html").exit_code == 0
+        page = Page(Path("p.html").read_text()).text
+        assert f"caveat evaluate some/run {given} --silo silo-1 --target ill" in page
     assert "trained on" not in caveat("evaluate", "some/run", "b.csv", "--silo", "silo-1", "--target", "ill").stderr
 
 

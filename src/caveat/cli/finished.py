@@ -66,9 +66,10 @@ def predict(
         if report is not None:
             command = shlex.join(["caveat", *sys.argv[1:]])
             cells, target = table_cells(finished, silo, inputs), getattr(finished.experiment.spec.data, "target", None)
-            test = ["caveat", "evaluate", str(folder), inputs if target in cells else "FILE", "--silo", silo]
+            labelled = target in cells and not page.in_sample
+            test = ["caveat", "evaluate", str(folder), inputs if labelled else "FILE", "--silo", silo]
             test += ["--target", str(target)] * bool(target)
-            page = replace(page, cells=cells, command=command, evaluating=shlex.join(test), labelled=target in cells)
+            page = replace(page, cells=cells, command=command, evaluating=shlex.join(test), labelled=labelled)
             write_file(render(page), report, "--report")
 
 
