@@ -205,7 +205,7 @@ def table(rows: list[dict[str, Any]], found: Patients) -> Iterator[str]:
     yield f"test data, at {single} Switzerland has one class to train on. `first` shares ties, `alone` counts none."
     ratio = sum(test for _, test in sizes.values()) / sum(train for train, _ in sizes.values())
     figures: dict[str, Callable[[Mapping[str, float]], float]] = {
-        "mean over centres": lambda own: fmean(own.values()),
+        "mean over centers": lambda own: fmean(own.values()),
         "all patients": lambda own: over_patients(own, sizes),
     }
     for what, figure in figures.items():
@@ -235,7 +235,7 @@ def over_splits(what: str, of_rows: Mapping[str, Mapping[int, float]], ratio: fl
     always = of_rows[MAJORITY]
     best = {seed: max(of_rows[row][seed] for row in RANKED) for seed in always}
     leads = {seed: [row for row in RANKED if of_rows[row][seed] > best[seed] - 1e-9] for seed in always}
-    yield from head([what, "mean", "sd", *gaps(f"less {MAJORITY}"), "ahead", "level", "first", "alone"])
+    yield from head([what, "mean", "sd", *gaps(f"minus {MAJORITY}"), "ahead", "level", "first", "alone"])
     for row, own in of_rows.items():
         cells = [row, f"{fmean(own.values()):.3f}", f"{stdev(own.values()):.3f}"]
         if row != MAJORITY:
@@ -249,7 +249,7 @@ def over_splits(what: str, of_rows: Mapping[str, Mapping[int, float]], ratio: fl
     for a, b in PAIRS:
         apart = [of_rows[a][seed] - of_rows[b][seed] for seed in always]
         ahead, level = sum(e > 1e-9 for e in apart), sum(abs(e) < 1e-9 for e in apart)
-        yield line([f"{a} less {b}", *gap(apart, ratio), str(ahead), str(level)])
+        yield line([f"{a} minus {b}", *gap(apart, ratio), str(ahead), str(level)])
 
 
 def names(rows: list[dict[str, Any]]) -> list[str]:

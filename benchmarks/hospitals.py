@@ -147,14 +147,14 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     names = list(dict.fromkeys(each["row"] for each in rows))
     yield from ("Means over hospitals and seeds; accuracy in %, differences in points, with 95 % intervals:", "")
     beside = [name for name in (MAJORITY, LOCAL, LOGISTIC) if name in names]
-    yield from head(["accuracy", *(f"less {name}" for name in beside)])
+    yield from head(["accuracy", *(f"minus {name}" for name in beside)])
     for name in names:
         accuracy = values(rows, name, "accuracy")
         whole = interval(accuracy)
         gaps = ["" if other == name else gap(accuracy, values(rows, other, "accuracy")) for other in beside]
         yield line(name, [f"{100 * whole.mean:.1f} [{100 * whole.low:.1f}, {100 * whole.high:.1f}]", *gaps])
     yield ""
-    yield from head([*SHORT, "balanced accuracy", f"less {LOCAL}"])
+    yield from head([*SHORT, "balanced accuracy", f"minus {LOCAL}"])
     for name in names:
         cells = [over_hospitals(values(rows, name, figure)) for figure in FIGURES[1:]]
         balanced = [values(rows, each, "balanced_accuracy") for each in (name, LOCAL)]
@@ -162,7 +162,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield line(name, [*cells, more])
     for hospital in HOSPITALS:
         yield from ("", f"{hospital}:", "")
-        yield from head(["accuracy", f"less {MAJORITY}", *SHORT])
+        yield from head(["accuracy", f"minus {MAJORITY}", *SHORT])
         for name in names:
             found = [at(values(rows, name, figure), hospital) for figure in FIGURES]
             means = [fmean(own[hospital] for own in each.values()) if each else None for each in found]

@@ -22,7 +22,7 @@ validation scores, one list of J edges per model: an input's rank is (k + 1) / J
 limit j / J answers the inputs whose rank is at most j / J. Scores of a silo are ranked among the scores of its whole
 group, so an easy silo answers more inputs than a hard one at the same limit.
 
-On MNIST, USPS, MNIST-M and house numbers the federation's guarantee at 5 % and 90 % answers 66 % of inputs this way and
+On MNIST, USPS, MNIST-M and gray SVHN the federation's guarantee at 5 % and 90 % answers 66 % of inputs this way and
 24 % by ranks among each silo's own scores (`benchmarks/guarantee.py`, with `--rank own`). On FedAvg, FedPer and FML,
 isotonic regression of errors on validation labels, with or without an offset per silo, was no better than ranks.
 """
