@@ -139,7 +139,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_plugin_as_it_was() -> None:
     assert done.exit_code == 0, done.stderr
     model = "model/model.safetensors"
     assert (Path("cut") / model).read_bytes() == (Path("whole") / model).read_bytes()
-    assert "caveat run config.toml --plugin mine.py --out NEW" in Page(page.read_text()).text
+    assert "caveat run cut/config.toml --plugin mine.py --out NEW" in Page(page.read_text()).text
 
 
 def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:

@@ -63,7 +63,7 @@ def quantity_run(folder: Path, errors: list[float], alone: list[float], **more: 
 @pytest.mark.parametrize(
     ("errors", "alone", "said", "unsaid"),
     [
-        ([5, 6, 7], [8, 9, 10], "run FILE --silo 'silo 0'", "Compare it"),
+        ([5, 6, 7], [8, 9, 10], "run FILE --silo SILO", "Compare it"),
         ([5, 6, 7], [2.0, 3.1, 3.9], "Use training alone instead", "Predict new"),
         ([5, 6, 7], [1, 6, 9], "training alone has the lower error", "Use training alone"),
         ([5, 6, 11], [8, 9, 12], "Test it on more inputs of silo 2", "Use training alone"),
@@ -140,6 +140,46 @@ def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     page = Page(quantity_run(tmp_path / "c", [5, 6, 7], [8, 9, 10], interval_width=19.0)).text
     assert "They are no narrower than without inputs, in the mean 19.0 instead of 18.0." in page
     assert "Use its predictions without their intervals, which are no narrower" in page
+    assert "They are too wide" not in page
+
+
+@pytest.mark.parametrize(("coverage", "share"), [(1.0, 1.0), (0.96, 1.0), (0.92, 0.9)])
+def test_intervals_with_too_many_inputs_beyond_chance_are_too_wide(
+    tmp_path: Path, coverage: float, share: float
+) -> None:
+    """Chance has calibration inputs in it: of 50, five are outside, so a share of about beta(5, 46) of inputs is."""
+    page = Page(quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10], interval_coverage=coverage)).text
+    random = np.random.default_rng(0)
+    missed = random.binomial(50, random.beta(5, 46, (200_000, 3))).sum(1)
+    p = float((missed <= round(150 * (1 - coverage))).mean())
+    assert ("They are too wide" in page) == (p < 0.05)
+    found = re.search(r"too wide: (\d+) of 150 inputs in them are too many beyond chance \(p (?:=|<) ([\d.]+)\)", page)
+    if p < 0.05:
+        assert found is not None
+        assert int(found[1]) == round(150 * coverage)
+        assert float(found[2]) == pytest.approx(p, abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ((9, 6, 7, 8), "was lowest after round 2, 6.00, and 8.00 after the last"),
+        ((9, 8, 7, 6), ""),
+        ((9, 6, 6.1, 6.2), ""),
+    ],
+)
+def test_a_validation_error_that_has_risen_calls_for_fewer_rounds(
+    tmp_path: Path, errors: tuple[float, ...], said: str
+) -> None:
+    quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo {i}", mae=mae)
+        for at, mae in enumerate(errors, 1) for i in range(3)
+    ]  # fmt: skip
+    page = Page(render(replace(read_run(tmp_path / "run"), rows=rows))).text
+    assert ("--set rounds=2 " in page) == bool(said)
+    assert ("Train for fewer" in page) == bool(said)
+    assert said in page
     quantity_run(tmp_path / "b", [5, 6, 7], [8, 9, 10], interval_width=9.0)
     content = json.loads((tmp_path / "b/summary.json").read_text())
     content["silos"][1]["pit"] = [1, 1, 1, 1, 2, 4, 8, 10, 10, 12]

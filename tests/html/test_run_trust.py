@@ -16,14 +16,16 @@ from markupsafe import Markup
 from scipy.stats import betabinom, ttest_1samp
 
 from caveat.cli.output import known_errors
+from caveat.data.settings import Split
 from caveat.files import read_run
 from caveat.files.schema import Metrics, RoundRow, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
-from caveat.html.run.confidence import SureErrors, confidence
+from caveat.html.run.confidence import SureErrors, confidence, silos_off
 from caveat.html.run.familiarity import familiarity, promised, too_many, too_many_in_all
 from caveat.html.run.guarantee import exceeding
 from caveat.html.run.overview import overview
 from caveat.html.run.page import render
+from caveat.html.run.silo_rows import worse_alone
 from caveat.html.run.trust import Trust, right_and_wrong, trust
 from caveat.terminal.results import run_conclusion
 from caveat.uncertainty.statistical_tests import score_interval, wilson
@@ -77,13 +79,14 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     found = told(confident_run(tmp_path / "run", RIGHT, off=1, temperature=True))
     assert lines(found)[1] == (
         "good",
-        "No error of its confidence was found in 360 test inputs: 97.5 % sure on average, 97.5 % right; ECE 0.015, "
-        "where chance explains 0.020, and within chance at 8 of 9 silos.",
+        "No error of its confidence was found in 360 test inputs: 97.5 % sure on average, 97.5 % right; expected "
+        "calibration error (ECE) 0.015, where chance explains 0.020.",
     )
     assert (
-        advice(found) == "Have a person decide inputs with total_uncertainty among the largest 10 %. Of the "
-        "others, 0.9 % (3 of 324) are wrong (0.3 % to 2.7 %, 95 % interval), compared with 2.5 % of all; limit and "
-        "errors are of the same test inputs."
+        advice(found) == "Have a person decide inputs with total_uncertainty (entropy, in nats) among the largest "
+        "10 % or with an alarm (unlike the silo's own inputs): uncertainty alone selects 36 of 360 test inputs, with 6 "
+        "of 9 errors. Of the others, 0.9 % (3 of 324) are wrong "
+        "(95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs."
     )
 
 
@@ -100,18 +103,6 @@ def test_confidence_that_is_too_low_is_another_warning(tmp_path: Path) -> None:
     assert kind == "open"
     assert text.startswith("It is underconfident: ")
     assert "9 of 9 silos underconfident beyond chance" in text
-
-
-def test_silos_of_few_inputs_are_not_called_within_chance(tmp_path: Path) -> None:
-    folder = confident_run(tmp_path / "run", [(9, 9, 0.9)] * 40, off=0)
-    content = json.loads((folder / "summary.json").read_text())
-    for each in content["silos"]:
-        each["test"]["ece_null"]["upper"] = 0.3
-    write_json(folder / "summary.json", content)
-    found = confidence(read_run(folder))
-    assert found is not None
-    assert not any(one.resolved or one.off for one in found.silos)
-    assert "0 of 0 silos" not in Page(render(read_run(folder))).text
 
 
 def test_sure_errors_are_judged_by_what_the_confidence_announces() -> None:
@@ -203,11 +194,12 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty above 0.321. Of the others, "
-                             "0.9 % (3 of 324) are wrong (0.3 % to 2.7 %, 95 % interval), compared with 2.5 % of all; "
-                             "limit and errors are of the same test inputs."),
+        ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty (entropy, in nats) above 0.321 or "
+                             "with an alarm (unlike the silo's own inputs): uncertainty alone selects 36 of 360 "
+                             "test inputs, with 6 of 9 errors. Of the others, 0.9 % (3 of 324) are wrong ("
+                             "95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "
-                            "wrong (1.9 % to 7.8 %, 95 % interval), compared with 40.0 % of all."),
+                            "wrong (95 % interval 1.9 % to 7.8 %), compared with 40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
         ([0.02, 0.024, 0.025], ""),
     ],
@@ -476,7 +468,7 @@ def test_one_model_that_is_better_beyond_chance_than_the_choice_of_models_is_nam
     best = f"{said} better on own inputs: right for 99.0 %, the run's choice of models for 92.0 % (95.0 % of its "
     assert (best in first) == bool(said)
     assert ("better on own inputs" in first) == bool(said)
-    always = 'set uncertainty.policy = "always": local models are right for 99.0 % of own inputs, and wrong for '
+    always = 'set uncertainty.policy = "always": local models are right for 99.0 % of own inputs; otherwise keep '
     assert (always in advice(found)) == ("local" in said)
 
 
@@ -507,6 +499,16 @@ def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> Non
     change(folder, silos=silos, pooled=pooled, streams={}, risk_coverage=curve)
     steps = [Markup(each).striptags() for each in told(folder).advice]
     assert steps[0] == "Have a person decide every input."
+    for silo in silos:
+        silo |= {"n_train": 70, "n_validation": 10, "n_calibration": 20}
+    sets = {"sets": {"coverage": 0.9, "least": 9}, "pooled": pooled | {"set_coverage": 0.93, "set_size": 1.652}}
+    steps = [Markup(each).striptags() for each in told(change(folder, silos=silos, **sets)).advice]
+    assert steps[0] == (
+        "Have a person decide every input, with the help of its prediction sets: these contain the class of 93.0 % of "
+        "test inputs (90.0 % were asked for), and have 1.65 classes on average."
+    )
+    shares = dict(each.split("=") for each in re.findall(r"data\.split\.(\w+=[\d.]+)", steps[2]))
+    assert Split(**{name: float(share) for name, share in shares.items()}) == Split(0.5, 0.1, 0.4)
     assert steps[1].startswith("Train for more rounds")
     assert "data.split.calibration" in steps[2]
     assert "allow more errors than 10 % (uncertainty.risk)" in steps[2]
@@ -565,8 +567,61 @@ def test_a_silo_where_training_alone_is_better_is_named(tmp_path: Path) -> None:
     (l1, u1), (l2, u2) = wilson(20, 40), wilson(40, 40)
     low, high = 0.5 - ((u1 - 0.5) ** 2 + (1 - l2) ** 2) ** 0.5, 0.5 + ((0.5 - l1) ** 2 + (u2 - 1) ** 2) ** 0.5
     said = advice(told(folder))
-    assert "training alone has the higher accuracy, which may be chance; at silo-1 it is 50.0 points better" in said
-    assert f"(95 % interval {100 * low:.1f} to {100 * high:.1f})" in said
+    assert said.startswith("Use training alone (method local) instead at silo-1 (40 of 40 right, this run 20).")
+    assert "Predict new inputs of silo-0 and silo-2 with" in str(Markup(told(folder).advice[-1]).striptags())
+    page = Page(render(read_run(folder)))
+    assert f"training alone is better at silo-1 (50.0 points; {100 * low:.1f} to {100 * high:.1f})" in page.text
+    flagged = [row["data-name"] for row in page.all("tr") if row.get("data-name")]
+    assert "silo-1" in flagged
+
+
+def test_a_silo_where_training_alone_is_better_may_be_chance_among_many(tmp_path: Path) -> None:
+    for silos, known in ((3, ["silo-0"]), (30, [])):
+        folder = confident_run(tmp_path / f"{silos}", [(40, 20, 0.5), *[(40, 39, 0.975)] * (silos - 1)], off=0)
+        beside = confident_run(folder / "baselines" / "local", [(40, 40, 0.975)] * silos, off=0)
+        change(beside, method="local")
+        assert worse_alone(read_run(folder)) == known
+        page = render(read_run(folder))
+        assert page.count("training alone is better (95 % interval of this silo)") == len(known)
+        assert ("training alone is better at silo-" in page) == bool(known)
+
+
+def test_confidence_is_flagged_at_silos_beyond_chance_over_all_of_them(tmp_path: Path) -> None:
+    """6 of 40 are wrong where 1.8 were expected, p = 0.01: chance gives that at one of 9 silos, not at the only one."""
+    for silos, known in ((1, ["silo-0"]), (9, [])):
+        folder = confident_run(tmp_path / f"{silos}", [(40, 34, 0.954), *[(40, 39, 0.975)] * (silos - 1)], off=1)
+        assert list(silos_off(read_run(folder))) == known
+
+
+def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Path) -> None:
+    steps = [Markup(each).striptags() for each in told(decided_run(tmp_path / "run")).advice]
+    assert steps[0].startswith(
+        "Do not use it where inputs that only other silos know (ood_local) or that no silo knows (ood_global) can "
+        "arrive: of 140 ood_local inputs that it answered, 40.0 % (56) were wrong; "
+    )
+    assert "of 40 ood_global inputs that it answered, 100.0 % (40) were wrong" in steps[0]
+    assert "Have a person decide inputs with an alarm" in steps[0]
+
+
+def test_missed_inputs_of_the_positive_class_are_in_the_headline(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    confusion = {"positive": "ill", "confusion": [[67, 10], [27, 82]]}
+    change(folder, classes=["well", "ill"], classification=confusion)
+    said = "It misses 27 of 109 inputs of class 'ill', and predicts this class for 10 of 77 others."
+    assert said in Page(render(read_run(folder))).text
+
+
+def test_commands_have_the_time_that_they_take_and_not_the_time_of_the_run(tmp_path: Path) -> None:
+    folder = change(confident_run(tmp_path / "run", RIGHT, off=0), seconds={"train": 90.0, "evaluate": 10.0})
+    (step,) = [Markup(each).striptags() for each in told(folder).advice if "Find out" in each]
+    assert "baselines" in step
+    assert "(about 3.3 min)" in step  # this run and training alone, each 100 s
+
+
+def test_column_with_unusual_data_comes_first(tmp_path: Path) -> None:
+    warning = {"kind": "data", "text": "Column 'chol' has 0 in several rows.", "silos": []}
+    folder = change(confident_run(tmp_path / "run", RIGHT, off=0), warnings=[warning])
+    assert Markup(told(folder).advice[0]).striptags().startswith("First check column chol (unusual data, below)")
 
 
 def test_predictions_that_are_all_below_the_highest_bin_are_judged_once(tmp_path: Path) -> None:

@@ -158,6 +158,8 @@ def test_a_model_far_below_its_baselines_is_said() -> None:
     assert [each.kind for each in found] == ["below_majority", "below_reference"]
     assert all(not each.silos and each.text.count("most clearly at a") for each in found)  # over all silos
     for each in found:  # the page has them in its headline
-        told = shortfall(WarningRecord(kind=each.kind, text=each.text, against_baseline=dict(each.against_baseline)))
+        record = WarningRecord(kind=each.kind, text=each.text, against_baseline=dict(each.against_baseline))
+        told = shortfall(record)
         points = (each.against_baseline["only_baseline"] - each.against_baseline["only_model"]) / 4
         assert told.endswith(f"is right {points:.0f} points more often on 400 validation inputs")
+        assert shortfall(record, 0.5).endswith(f"validation inputs ({50 + points:.1f} % against 50.0 %)")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ...core.text import MINUS, duration, joined, listed, percent
+from ...core.text import MINUS, duration, joined, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import WarningRecord
 from ...uncertainty.statistical_tests import wilson
@@ -26,20 +26,21 @@ from .classification import (
     too_few,
     without_gain,
 )  # fmt: skip
-from .confidence import LEVEL, Confidence
-from .decisions import local_only
-from .familiarity import alarms_only, promised
-from .guarantee import exceeding, foreign_streams, in_words, kept
+from .confidence import LEVEL, Confidence, silos_off
+from .decisions import local_only, not_foreign
+from .familiarity import alarms_only
+from .guarantee import exceeding, kept
 from .incidents import varied
 from .rounds import model_of, rising
-from .silo_rows import differences_to_alone
+from .silo_rows import differences_to_alone, worse_alone
 
 _ENOUGH = 100
 """Minimum number of test inputs behind advice on the most certain ones."""
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 _MOST_STEPS = 4
-_OR_ALARM = ", or that raise an alarm"
+_AN_ALARM = "an alarm (unlike the silo's own inputs)"
+_OR_ALARM = f", or that raise {_AN_ALARM}"
 
 
 def not_learned(only: OneClass | None) -> Markup:
@@ -63,13 +64,14 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         return [alone, longer] if longer else [alone]
     if below(run):
         return [longer or Markup("Train for more <code>rounds</code>{}; else with another <code>training.lr</code> or "
-                                 "a method with local models.").format(_by(run, _twice(run)))]  # fmt: skip
+                                 "a method with local models.").format(_twice(run))]  # fmt: skip
     if unanswered := _unanswered(run, longer):
         return unanswered
     wrong = _mostly_wrong(run)
     if wrong and longer:
         return [Markup("Do not use it yet: {} {}").format(wrong, longer)]
-    gained, steps = without_gain(run), list[Markup | None]()
+    gained, steps, lost = without_gain(run), list[Markup | None](), worse_alone(run)
+    gained = gained[0], [name for name in gained[1] if name not in lost]
     if too_few(run) and len(run.silos) > 1:
         gained = gained[0], []  # what single silos show is chance
     if doubt := _retest(run, alarms):
@@ -77,21 +79,31 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     else:
         test = kept(run.summary) if run.summary else None
         few = bool(test and 0 < test.answered < test.inputs)
-        unknown = _not_foreign(run, outside, few and not alarms_only(run))
-        steps = [*_where_not(run, *gained), unknown, local_only(run), _above_at(run), _calibrating(run, found)]
+        unknown = not_foreign(run, outside, few and not alarms_only(run))
+        steps = [_alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local_only(run)]
+        steps += [_above_at(run), _calibrating(run, found)]
         checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
-        steps += [None if few and unknown else _leaving(run, alarms) or checked, longer or alone]
+        steps += [None if few and unknown else _leaving(run, alarms) or checked, longer or (None if lost else alone)]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
-    if where := [silo.name for silo in run.silos if not any(silo.name in names for names in gained)]:
+    if where := [silo.name for silo in run.silos if not any(silo.name in names for names in (*gained, lost))]:
         told = not alarms or doubt or wrong or any(" alarm" in step for step in found_steps)
-        check = "" if told else ", and have a person decide those with an alarm"
-        found_steps.append(predicting(run, where[0], check))
+        check = "" if told else f", and have a person decide those with {_AN_ALARM}"
+        found_steps.append(predicting(run, where, check))
     return found_steps
 
 
-def _twice(run: RunFolder) -> str:
-    """Return the command that repeats the run with twice the rounds."""
-    return varied(run, "longer", "--set", f"rounds={2 * run.rounds_run}")
+def _twice(run: RunFolder) -> Markup:
+    """Return the command that repeats the run with twice the rounds, and with training alone if that is not known."""
+    options = ["--set", f"rounds={2 * run.rounds_run}"]
+    if new := ALONE not in run.comparable and run.method != ALONE and len(run.silos) > 1:
+        options += ["--set", f'baselines=["{ALONE}"]']
+    return _by(varied(run, "longer", *options), 2 * (2 * _seconds(run)[0] if new else sum(_seconds(run))))
+
+
+def _seconds(run: RunFolder) -> tuple[float, float]:
+    """Return how long the run took, and how long the methods beside it."""
+    took = [sum(each.summary.seconds.values()) if each.summary else 0.0 for each in (run, *run.baselines.values())]
+    return took[0], sum(took[1:])
 
 
 def _longer(run: RunFolder) -> Markup | None:
@@ -103,7 +115,7 @@ def _longer(run: RunFolder) -> Markup | None:
     )
     of, known = model_of(run), [f"{100 * end:.1f}".replace("-", MINUS) for end in gain.known]
     ends = " (95 % interval over silos {} to {})".format(*known[1:]) if known[1:] else ""
-    return text.format(_by(run, _twice(run)), f" of {of}" if of else "", known[0]) + f"{ends}."
+    return text.format(_twice(run), f" of {of}" if of else "", known[0]) + f"{ends}."
 
 
 def _unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
@@ -112,9 +124,32 @@ def _unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
     if promise is None or test is None or test.answered:
         return []
     more = "Train for more <code>rounds</code>{}: a more accurate model answers more inputs."
-    text = "Or give silos more calibration inputs (<code>data.split.calibration</code>), or allow more errors than {} "
-    last = Markup(f"{text}(<code>uncertainty.risk</code>).").format(f"{100 * promise.risk:.6g} %")
-    return [Markup("Have a person decide every input."), longer or Markup(more).format(_by(run, _twice(run))), last]
+    last = Markup("Or calibrate on more inputs{}, or allow more errors than {} (<code>uncertainty.risk</code>).")
+    last = last.format(_more_calibration(run), f"{100 * promise.risk:.6g} %")
+    return [Markup("Have a person decide every input{}.").format(_by_sets(run)),
+            longer or Markup(more).format(_twice(run)), last]  # fmt: skip
+
+
+def _by_sets(run: RunFolder) -> str:
+    """Return what prediction sets tell the person who decides; empty for a run without them."""
+    test, sets = (run.summary.pooled, run.summary.sets) if run.summary else (None, None)
+    if test is None or sets is None or test.set_coverage is None or test.set_size is None:
+        return ""
+    told = f", with the help of its prediction sets: these contain the class of {percent(test.set_coverage)} of test "
+    return f"{told}inputs ({percent(sets.coverage)} were asked for), and have {test.set_size:.2f} classes on average"
+
+
+def _more_calibration(run: RunFolder) -> Markup:
+    """Return how to calibrate on twice the inputs, taken from training; without a command if there are too few."""
+    sizes = [sum(getattr(silo, f"n_{of}") or 0 for silo in run.silos) for of in ("calibration", "validation", "train")]
+    total, (calibration, validation, train) = sum(sizes), sizes
+    if not total or train < 2 * calibration:
+        return Markup(" (<code>data.split.calibration</code>)")
+    shares = round(2 * calibration / total, 2), round(validation / total, 2)
+    options = [f"data.split.calibration={shares[0]:g}", f"data.split.validation={shares[1]:g}"]
+    options.append(f"data.split.train={1 - sum(shares):.2g}")
+    command = varied(run, "calibrated", *(word for each in options for word in ("--set", each)))
+    return _by(command, sum(_seconds(run))) or Markup(" (<code>data.split.calibration</code>)")
 
 
 def _mostly_wrong(run: RunFolder) -> str:
@@ -132,14 +167,15 @@ def below(run: RunFolder) -> WarningRecord | None:
     return next((each for each in found if each.kind.startswith("below_") and not each.silos), None)
 
 
-def shortfall(warning: WarningRecord) -> str:
-    """Return by how much predictions are less accurate than the simple model of a warning; its text if it has
-    no numbers."""
+def shortfall(warning: WarningRecord, own: float | None = None) -> str:
+    """Return by how much predictions, of accuracy `own` on the validation inputs if this is known, are less accurate
+    than the simple model of a warning; its text if it has no numbers."""
     if not warning.against_baseline:
         return warning.text[:1].lower() + warning.text[1:].removesuffix(".")
     inputs, lost, gained = (warning.against_baseline[name] for name in ("inputs", "only_baseline", "only_model"))
     points = 100 * (lost - gained) / inputs
-    return f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs"
+    text = f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs"
+    return text if own is None else f"{text} ({percent(own + points / 100)} against {percent(own)})"
 
 
 _SIMPLE = {
@@ -148,10 +184,13 @@ _SIMPLE = {
 }
 
 
-def predicting(run: RunFolder, silo: str, check: str = "") -> Markup:
-    """Return how to predict new inputs of a silo."""
+def predicting(run: RunFolder, silos: Sequence[str], check: str = "") -> Markup:
+    """Return how to predict new inputs of some of the silos."""
+    silo = silos[0] if len(silos) == 1 else "SILO"
     command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
-    return Markup("Predict new inputs with {}{}.").format(code(command), check)
+    names = joined(silos) if len(silos) <= _MOST_NAMED else listed(silos, _MOST_NAMED)
+    of = f" of {names}" if 1 < len(silos) < len(run.silos) else ""
+    return Markup("Predict new inputs{} with {}{}.").format(of, code(command), check)
 
 
 _MOST_NAMED = 4
@@ -192,27 +231,6 @@ def _counts(run: RunFolder, names: Sequence[str]) -> str:
     found = [most for name in names if (most := known[name])]
     texts = [f"{each.right + each.gained - each.lost} against {each.right} of {each.inputs}" for each in found]
     return f" ({'; '.join(texts)})" if len(texts) <= _MOST_NAMED else ""
-
-
-def _not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:
-    """Return how to avoid wrong answers to foreign inputs, if there are too many by the verdict on them; `few` is
-    whether not all own inputs are answered."""
-    if line is None or line.kind == "good" or run.summary is None:
-        return None
-    if run.summary.policy.name != "guaranteed" and not promised(run):
-        return Markup(
-            "Set <code>uncertainty.false_alarm_rate</code> above 0, which raises alarms, and have a person decide "
-            "inputs with an alarm. Give a silo only inputs of the kinds that it has trained on."
-        )
-    alarms = {name: each.chosen.pooled.alarms for name, each in foreign_streams(run.summary).items()}
-    missed = [
-        f"{percent(1 - share)} of {in_words(name)}"
-        for name, share in alarms.items()
-        if share is not None and share < 0.95
-    ]
-    text = "Have a person decide inputs with an alarm{}, and give a silo only inputs of kinds that it has trained on{}."
-    told = f": {joined(missed)} raise no alarm" if missed else ""
-    return Markup(text).format(" or without an answer" * few, told)
 
 
 def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
@@ -266,28 +284,37 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
         sets = f'baselines=["{ALONE}"]'
         again = varied(run, "and-alone", "--set", sets)
         text = "Find out whom the federation helps: train silos alone, too,{}."
-        return Markup(text).format(_by(run, again) or Markup(" with <code>{}</code>").format(sets))
+        return Markup(text).format(_by(again, 2 * _seconds(run)[0]) or Markup(" with <code>{}</code>").format(sets))
     if behind:
         text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
         return text.format(ALONE)
     if gap is None or (gap.value <= 0 if error else gap.value >= 0):
         return None
     options = ("--methods", f"{run.method},{ALONE}", "--seeds", "0,1,2,3,4")
-    text = "Compare it with training alone over 5 seeds{}: here, training alone has the {}, which may be chance{}."
+    text = "Compare it with training alone over 5 seeds, which also draw other test inputs,{}: here, training alone "
+    text += "has the {}, which may be chance."
     command = varied(run, "seeds", *options, command="compare")
-    known = {} if error or too_few(run) else differences_to_alone(run)
-    most, name = min(((dot.value, name) for name, dot in known.items() if dot.clear), default=(0.0, ""))
-    where = ""
-    if most < 0:
-        value, high, low = (f"{-100 * end:.1f}" for end in known[name].known)
-        where = f"; at {name} it is {value} points better (95 % interval {low} to {high})"
-    return Markup(text).format(_by(run, command), "lower error" if error else "higher accuracy", where)
+    own, beside = run.summary, run.comparable[ALONE].summary
+    seconds = sum(sum(each.seconds.values()) for each in (own, beside) if each)
+    return Markup(text).format(_by(command, 5 * seconds), "lower error" if error else "higher accuracy")
 
 
-def _by(run: RunFolder, command: str) -> Markup:
-    """Return a command and what this run took; empty without a command."""
-    seconds = sum(run.summary.seconds.values()) if run.summary else 0.0
-    took = f" (this run took {duration(seconds, tenths=120)})" if seconds else ""
+def _alone_at(run: RunFolder, where: Sequence[str]) -> Markup:
+    """Return what to use at silos where training alone is better."""
+    right, told = differences_to_alone(run), []
+    for silo, of in zip(run.silos, judged(run), strict=True):
+        if silo.name in where[:_MOST_NAMED]:
+            n, own = silo.n_test or 0, silo.test.accuracy or 0.0
+            most = f", the most frequent class {of.majority.right:,}" if of.majority else ""
+            alone = round((own - right[silo.name].value) * n)
+            told.append(f"{silo.name} ({alone:,} of {n:,} right, this run {round(own * n):,}{most})")
+    more = f" and {len(where) - len(told):,} more" * (len(where) > len(told))
+    return Markup("Use training alone (method <code>{}</code>) instead at {}{}.").format(ALONE, joined(told), more)
+
+
+def _by(command: str, seconds: float) -> Markup:
+    """Return a command and about how long it takes, by this run; empty without a command."""
+    took = f" (about {duration(seconds)})" if seconds else ""
     return Markup(" with {}{}").format(code(command), took) if command else Markup()
 
 
@@ -296,8 +323,10 @@ def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
     if found is None or run.summary is None or found.p >= LEVEL:
         return None
     if not found.over and _tempered(run):
-        at = f" at {listed(found.too_low, _MOST_NAMED)}" if found.too_low else "; no single silo shows it"
-        return Markup("Read its confidence as too low{}.").format(at if len(run.silos) > 1 else "")
+        off = silos_off(run)
+        at = [one.silo.name for one in found.silos if not one.over and one.silo.name in off]
+        where = f" at {listed(at, _MOST_NAMED)}" if at else "; no single silo shows it"
+        return Markup("Read its confidence as too low{}.").format(where if len(run.silos) > 1 else "")
     if found.kind != "bad" and found.over:
         return None
     if not _tempered(run):
@@ -332,11 +361,13 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)
         which = f"above {limit:.3g}" if limit is not None else f"among the largest {percent(1 - coverage, 0)}"
-        said = Markup(
-            "Have a person decide inputs with <code>total_uncertainty</code> {}. Of the others, {}, compared "
-        )
-        said += Markup("with {} of all; limit and errors are of the same test inputs.")
-        return said.format(which, of, percent(errors))
+        referred, wrong = inputs - round(coverage * inputs), round(errors * inputs)
+        found_errors = wrong - round(risk * round(coverage * inputs))
+        said = Markup("Have a person decide inputs with <code>total_uncertainty</code> (entropy, in nats) {}{}: {} ")
+        said += Markup("selects {:,} of {:,} test inputs, with {:,} of {}. Of the others, {}; limit and errors are of ")
+        said += Markup("the same test inputs.")
+        alarm, alone = (f" or with {_AN_ALARM}", "uncertainty alone") if alarms else ("", "this")
+        return said.format(which, alarm, alone, referred, inputs, found_errors, plural(wrong, "error"), of)
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
         of = _wrong_of(coverage, risk, inputs)
@@ -352,4 +383,4 @@ def _wrong_of(coverage: float, risk: float, inputs: int) -> str:
     if not of:
         return f"{percent(risk)} are wrong"
     low, high = wilson(wrong, of)
-    return f"{percent(wrong / of)} ({wrong:,} of {of:,}) are wrong ({percent(low)} to {percent(high)}, 95 % interval)"
+    return f"{percent(wrong / of)} ({wrong:,} of {of:,}) are wrong (95 % interval {percent(low)} to {percent(high)})"

@@ -19,9 +19,8 @@ UNCLEAR = 0.2
 """Corrected p-value of a check below which confidence may be off."""
 _MATERIAL = 0.05
 """Pooled ECE, or difference of confidence and accuracy, below which a significant excess over chance is small."""
-_RESOLVED, _RESOLVED_AT_SILO = 0.05, 0.1
-"""Maximum upper end of the chance band with which the ECE of all inputs, or of a silo's, is judged: calibration errors
-up to this end go unnoticed."""
+_RESOLVED = 0.05
+"""Maximum upper end of the chance band with which the ECE is judged: calibration errors up to this go unnoticed."""
 _SPREAD = 3.0
 """Minimum variance of a number of correct predictions for which it is about normal."""
 
@@ -39,12 +38,6 @@ class SiloConfidence:
     def judged(self) -> bool:
         """Whether a chance band is known."""
         return self.silo.test.ece is not None and self.silo.test.ece_null is not None
-
-    @property
-    def resolved(self) -> bool:
-        """Whether there are enough inputs to notice a large calibration error."""
-        band = self.silo.test.ece_null
-        return self.judged and band is not None and band.upper <= _RESOLVED_AT_SILO
 
     @property
     def off(self) -> bool:
@@ -112,17 +105,6 @@ class Confidence:
     def off(self) -> list[SiloConfidence]:
         """The silos whose confidence is off by more than chance."""
         return [one for one in self.judged if one.off]
-
-    @property
-    def too_low(self) -> list[str]:
-        """The silos whose mean confidence is below their accuracy, beyond chance at 5 % over all silos."""
-        tests = [
-            (one, _of_rates(one.silo.reliability, len(self.bins.count), ""))
-            for one in self.silos
-            if one.silo.reliability
-        ]
-        known = [one.silo.name for one, test in tests if test and not test.over and len(self.silos) * test.p < LEVEL]
-        return [*known, *(one.silo.name for one in self.off if not one.over and one.silo.name not in known)]
 
     @property
     def rates(self) -> tuple[int, float, float]:
@@ -224,6 +206,18 @@ def _of_rates(bins: Reliability, end: int, whose: str) -> Check | None:
     p = 2 * normal_tail(n * abs(confidence - accuracy) / math.sqrt(variance))
     text = f"{whose} are {percent(confidence)} sure on average and {percent(accuracy)} right"
     return Check(p, confidence > accuracy, abs(confidence - accuracy) * n >= _MATERIAL * sum(bins.count), text)
+
+
+def silos_off(run: RunFolder) -> dict[str, str]:
+    """Return the silos whose ECE is above chance and whose errors are more or fewer than their mean confidence
+    predicts, beyond chance at 5 % over all silos, with both numbers."""
+    told = dict[str, str]()
+    for each in filter(None, map(_of_silo, run.silos)):
+        wrong, expected = round((1 - each.accuracy) * each.inputs), max((1 - each.confidence) * each.inputs, 1e-9)
+        p = poisson_tail(wrong, expected) if each.over else 1 - poisson_tail(wrong + 1, expected)
+        if each.off and 2 * len(run.silos) * p < LEVEL:
+            told[each.silo.name] = f"{wrong:,} errors, where {expected:.1f} were expected"
+    return told
 
 
 def confidence(run: RunFolder) -> Confidence | None:

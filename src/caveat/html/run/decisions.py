@@ -11,8 +11,9 @@ from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream
 from ...uncertainty.statistical_tests import wilson
 from .. import svg
 from ..diagrams import stack_swatch, stacked_bar
-from ..templates import Cell, Table, column, table, words
-from .guarantee import Shares, foreign_streams, in_words, kept, shares_of
+from ..templates import Cell, Statement, Table, column, table, words
+from .familiarity import promised
+from .guarantee import Shares, foreign, foreign_streams, in_words, kept, shares_of
 from .silo_metrics import METRICS
 from .uncertainty import quadrants
 
@@ -103,10 +104,43 @@ def local_only(run: RunFolder) -> Markup | None:
         for name, each in known.items()
         if each and each.pooled.accuracy is not None
     ]
-    price = f", and wrong for {joined(wrong)}" if wrong else ", but also answer foreign ones"
-    text = "Where silos get only inputs of kinds that they have trained on, set <code>uncertainty.policy = "
-    text += "&quot;always&quot;</code>: local models are right for {} of own inputs{}."
+    price = f"wrong for {joined(wrong)}" if wrong else "also answer foreign ones"
+    text = "If only inputs of classes that a silo has trained on can arrive, set <code>uncertainty.policy = "
+    text += "&quot;always&quot;</code>: local models are right for {} of own inputs; otherwise keep this policy, "
+    text += "because they are {}."
     return Markup(text).format(percent(found.right), price)
+
+
+def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:
+    """Return where not to use it because of wrong answers to foreign inputs, if there are too many by the verdict on
+    them; `few` is whether not all own inputs are answered."""
+    if line is None or line.kind == "good" or run.summary is None:
+        return None
+    limit = run.summary.guarantee.risk if run.summary.guarantee else TOLERATED
+    wrong = [name for name, each in foreign(run.summary).items() if each.wrong > limit]
+    text = Markup("Do not use it where inputs {} can arrive: of {}.")
+    known = {name: in_words(name).removeprefix("those ") for name in wrong}
+    said = text.format(" or ".join(known.values()), "; of ".join(_answered_wrong(run, name) for name in wrong))
+    if run.summary.policy.name != "guaranteed" and not promised(run):
+        return said + Markup(" Alarms may notice them: set <code>uncertainty.false_alarm_rate</code> above 0.")
+    return said + f" Have a person decide inputs with an alarm{' or without an answer' * few}."
+
+
+def _answered_wrong(run: RunFolder, name: str) -> str:
+    """Return how many answers to a stream are wrong, and at which silo most of its inputs were answered."""
+    assert run.summary is not None
+    stream, shares = run.summary.tested[name], foreign(run.summary)[name]
+    n = f"{round(shares.answered * stream.examples):,} " if stream.examples else ""
+    number = f" ({round(shares.wrong * stream.examples):,})" if stream.examples else ""
+    told = f"{n}{name} inputs that it answered, {percent(shares.wrong / shares.answered)}{number} were wrong"
+    known = [(silo.streams[name].models, silo.name) for silo in run.summary.silos if name in silo.streams]
+    answered = [(next(iter(models.values())).answered or 0.0, silo) for models, silo in known if models]
+    share, silo = max(answered, default=(0.0, ""))
+    return told + f"; {silo} answered the most, {percent(share)}" * (len(answered) > 1 and share > shares.answered)
+
+
+TOLERATED = 0.05
+"""Share of wrong answers to out-of-distribution inputs above which the page warns, if there is no guarantee."""
 
 
 def abstains(tested: Mapping[str, Stream]) -> bool:

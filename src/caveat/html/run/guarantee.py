@@ -215,7 +215,7 @@ def promise(run: RunFolder) -> Promise | None:
         alarm = bool(broken or outside) or not any(silo.promise.guaranteed for silo in own if silo.promise)
         return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption, broken))
     if not found.guaranteed:
-        return Promise(statement, "It abstains from every input; predictions have the last model's label.", True)
+        return Promise(statement, "It abstains from every input: predicted classes have no guarantee.", True)
     test = kept(run.summary)
     promised = f"Promised: at most {100 * found.risk:.6g} % errors among answers, at "
     promised += f"{100 * found.confidence_level:.6g} % confidence. Found: {_wrong(test) if test else 'not tested'}."

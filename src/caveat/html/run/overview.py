@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ...core.text import initial, joined, percent, plural, signed, size
+from ...core.text import initial, joined, listed, percent, plural, signed, size
 from ...files import RunFolder
 from ...uncertainty.statistical_tests import score_interval, wilson
 from ..templates import Statement
 from .advice import below, shortfall
-from .classification import MANY, called, gap_to, judged_together, majority_share, one_class, too_few
+from .classification import ALONE, MANY, called, gap_to, judged_together, majority_share, one_class
 from .guarantee import kept, promise_clause
-from .rounds import total_time
+from .rounds import last_accuracy, total_time
+from .silo_rows import differences_to_alone, worse_alone
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,27 @@ def _sentence(run: RunFolder) -> Markup:
     else:
         known += Markup("<b>{}</b> predicts <b>{}</b> of {} correctly{}").format(run.title, share, of, ends)
         known += f", mean over {len(run.silos):,} silos" * several
-    if several and worst and worst.accuracy is not None and worst.accuracy < mean:
-        if len(run.silos) < MANY:
-            known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
-        elif not too_few(run):  # the lowest of many silos is low by chance
-            known += f"; at 90 % of silos it is between {' and '.join(map(percent, _middle(run)))}"
+    few = several and len(run.silos) < MANY  # the lowest of many silos is low by chance
+    if few and worst and worst.accuracy is not None and worst.accuracy < mean:
+        known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
     others = {_MOST: majority_share(run)}
     others |= {called(name): other.mean.accuracy for name, other in run.comparable.items()}
-    return known + "." + _right("", others) + promise_clause(run) + (f" {initial(shortfall(early))}." if early else "")
+    beside = f" {initial(shortfall(early, last_accuracy(run)))}." if early else ""
+    return known + "." + _right("", others) + _missed(run) + promise_clause(run) + beside
 
 
+def _missed(run: RunFolder) -> str:
+    """Return how many inputs of the positive class are missed, and how many others are called positive."""
+    found, names = (run.summary.classification, run.summary.classes) if run.summary else (None, None)
+    if found is None or not found.confusion or not names or len(names) != 2 or found.positive not in names:
+        return ""
+    k = names.index(found.positive)
+    own, others = found.confusion[k], found.confusion[1 - k]
+    said = f" It misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class {found.positive!r}"
+    return f"{said}, and predicts this class for {others[k]:,} of {plural(sum(others), 'other')}."
+
+
+_MOST_NAMED = 4
 _MOST = "always predicting a silo's most frequent class"
 
 
@@ -73,13 +85,6 @@ def _right(of: str, known: Mapping[str, float | None]) -> Markup:
     texts = [f"{first} is right for {share}", *(f"{name} {share}" for name, share in rest)]
     text = f"{of}{joined(texts)}"
     return Markup(" {}.").format(initial(text) if of or first == _MOST else text)  # names of methods stay as they are
-
-
-def _middle(run: RunFolder) -> list[float]:
-    """Return the 5 % and the 95 % quantile of accuracy over silos."""
-    found = sorted(silo.test.accuracy for silo in run.silos if silo.test.accuracy is not None)
-    at = round(0.05 * (len(found) - 1))
-    return [found[at], found[-1 - at]]
 
 
 def _count_of(run: RunFolder, name: str) -> str:
@@ -129,6 +134,12 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
         more, none = "more than chance over silos", "no more than chance explains: neither is shown to be better"
         said += f", {f'{more} explains' if gap.clear else none}"
     kind = "unknown" if not gap.clear else "good" if gap.value > 0 else "bad"
+    lost = worse_alone(run) if name == ALONE and kind != "bad" else []
+    if lost:
+        kind, gaps = "open", differences_to_alone(run)
+        ends = [[f"{-100 * end:.1f}" for end in gaps[each].known] for each in lost[:_MOST_NAMED]]
+        told = [f"{each} ({by} points; {low} to {high})" for each, (by, high, low) in zip(lost, ends, strict=False)]
+        said += f" over silos; training alone is better at {listed(told, _MOST_NAMED)}, by the interval of each silo"
     return Statement(kind, f"{said}.")
 
 

@@ -6,13 +6,14 @@ from typing import Any
 from markupsafe import Markup
 
 from ...core.text import initial, joined, listed, percent, plural, significant
-from ...files import RunFolder
+from ...files import RunFolder, natural
 from ...uncertainty.statistical_tests import detected
+from ..commands import code
 from ..templates import Statement, worst_first
 from .advice import alone_step, predicting
 from .classification import ALONE, gap_to, over_silos
 from .guarantee import subgroup_table
-from .incidents import failures
+from .incidents import failures, varied
 from .overview import headline
 from .quantity_plots import pictures, probabilities, side_by_side, survival
 from .quantity_silos import (
@@ -23,9 +24,10 @@ from .quantity_silos import (
     mean_error,
     quantity_table,
     reached,
+    too_wide,
     verdict_table,
 )  # fmt: skip
-from .rounds import cost_table, curves
+from .rounds import cost_table, curves, overtrained
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
@@ -126,10 +128,13 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     text = f"Intervals contain {percent(share)} of test inputs, mean over silos (guaranteed: {percent(wanted)})"
     text += f", too few beyond chance at {listed(few, _MOST_NAMED)}" if few else ""
     kind = "bad" if few else "unknown" if share is not None and share < wanted else "good"
+    if not few and (many := too_wide(silos)):
+        kind = "open"
+        text += ". They are too wide: {:,} of {:,} inputs in them are too many beyond chance ({})".format(*many)
     width, usual = run.mean.interval_width, _usual_width(run, wanted)
     if width and usual:
         wide = width > _LITTLE * usual
-        kind = "unknown" if wide and kind != "bad" else kind
+        kind = "unknown" if wide and kind == "good" else kind
         how = "no narrower" if width >= usual else "little narrower" if wide else "narrower"
         text += f". They are {how} than without inputs, in the mean {significant(width)} instead of "
         text += significant(usual)
@@ -183,6 +188,7 @@ def next_steps(run: RunFolder) -> list[Markup]:
     steps = [step for step in [alone_step(run, worse, gap, error=True)] if step]
     if worse and steps:
         return steps
+    steps = [*_stop_earlier(run, name), *steps]
     behind, silos = _no_gain(run), judged(run)
     if behind:
         text = "Test it on more inputs of {} before use there: these show no gain over predictions without inputs."
@@ -201,7 +207,20 @@ def next_steps(run: RunFolder) -> list[Markup]:
             steps.append(Markup(text).format(side, listed(off, _MOST_NAMED)))
     shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
     where = [*shown, *(silo.name for silo in run.silos if silo.name not in behind)]
-    return [*steps, predicting(run, where[0])] if where else steps
+    return [*steps, predicting(run, sorted(set(where), key=natural))] if where else steps
+
+
+def _stop_earlier(run: RunFolder, metric: str) -> list[Markup]:
+    """Return the advice to train for fewer rounds, if the error on validation inputs has risen since."""
+    found, (_, called) = overtrained(run, metric), _judged(run)
+    if found is None or run.summary is None:
+        return []
+    at, least, last = found
+    again = varied(run, "shorter", "--set", f"rounds={at}")
+    text = "Train for fewer <code>rounds</code>{} (or set <code>evaluation.early_stopping_patience</code>): validation "
+    text += "{} was lowest after round {:,}, {}, and {} after the last."
+    by = Markup(" with {}").format(code(again)) if again else ""
+    return [Markup(text).format(by, called, at, significant(least), significant(last))]
 
 
 def quantity_parts(run: RunFolder) -> dict[str, Any]:

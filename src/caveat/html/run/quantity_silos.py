@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from ...core.text import count, percent, signed, significant
+import numpy as np
+
+from ...core.text import count, equation, percent, signed, significant
 from ...files import RunFolder
 from ...files.schema import Metrics, SiloRecord
 from ...uncertainty.statistical_tests import beta_binomial_tail, binomial_tail, student_quantile, wilson
@@ -229,6 +231,22 @@ def _missed(silo: SiloRecord, wanted: float | None, silos: int) -> bool:
     outside = math.floor((1 - wanted) * (n + 1) + 1e-9)
     missed = round((1 - found) * inputs)
     return outside > 0 and beta_binomial_tail(missed, inputs, outside, n + 1 - outside) < 0.05 / silos
+
+
+def too_wide(silos: Sequence[JudgedValues]) -> tuple[int, int, str] | None:
+    """Return how many of all test inputs are in their intervals, their number, and the p-value, if these are too many
+    beyond chance at 5 %; otherwise None. The number of others is a sum of beta-binomial counts of silos."""
+    chances, missed, inputs = [1.0], 0, 0
+    for each in silos:
+        silo, n = each.silo, each.silo.n_calibration or 0
+        outside = math.floor((1 - (each.wanted or 1.0)) * (n + 1) + 1e-9)
+        if silo.test.interval_coverage is None or not silo.n_test or not outside:
+            return None
+        tails = [beta_binomial_tail(k, silo.n_test, outside, n + 1 - outside) for k in range(silo.n_test + 2)]
+        chances = np.convolve(chances, -np.diff(tails)).tolist()
+        missed, inputs = missed + round((1 - silo.test.interval_coverage) * silo.n_test), inputs + silo.n_test
+    p = sum(chances[: missed + 1])
+    return (inputs - missed, inputs, equation(p)) if silos and p < 0.05 else None
 
 
 def _skew(silo: SiloRecord, silos: int) -> str:

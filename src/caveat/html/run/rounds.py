@@ -181,6 +181,24 @@ def rising(run: RunFolder) -> Dot | None:
     return gap if gap and (gap.value >= _STEEP or (gap.low or 0.0) > 0) else None
 
 
+def last_accuracy(run: RunFolder) -> float | None:
+    """Return the accuracy on all validation inputs in the last round; None if not all silos evaluated in it."""
+    rows = [(row.accuracy or 0.0, row.examples or 0) for row in run.curve_rows if row.round == run.rounds_run]
+    inputs = sum(n for _, n in rows)
+    return sum(share * n for share, n in rows) / inputs if inputs and len(rows) == len(run.silos) else None
+
+
+def overtrained(run: RunFolder, metric: str) -> tuple[int, float, float] | None:
+    """Return the round with the lowest mean of an error over silos, this mean, and the last one, if the last is at
+    least a tenth higher and higher at each silo; otherwise None."""
+    points = _points(run.curve_rows, metric)
+    if len(line := mean_line(points)) < 3:
+        return None
+    (at, least), (last, now) = min(line, key=lambda point: point[1]), line[-1]
+    ends = [dict(each) for each in points.values()]
+    return (int(at), least, now) if now >= 1.1 * least and all(each[last] > each[at] for each in ends) else None
+
+
 _STEEP = 0.1
 """Gain of accuracy in one round from which training is unfinished, even if few silos show it."""
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from ...core.text import signed
 from ...files import RunFolder, natural
 from ...files.schema import SiloRecord
-from ...uncertainty.statistical_tests import wilson
+from ...uncertainty.statistical_tests import binomial_tail, wilson
 from ..diagrams import Dot
-from .classification import ALONE, Judged, judged
+from .classification import ALONE, Judged, judged, too_few
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,18 @@ def differences_to_alone(run: RunFolder) -> dict[str, Dot]:
         note = f"{points(gap)} points ({points(low)} to {points(high)})"
         found[silo.name] = Dot(gap, low, high, f"{silo.name}: {note}")
     return found
+
+
+def worse_alone(run: RunFolder) -> list[str]:
+    """Return the silos at which training alone is better, by the 95 % interval of each, the most clearly first; none
+    if chance explains as many silos, or if single silos cannot be judged."""
+    found = {} if too_few(run) else differences_to_alone(run)
+    known = [(dot.high, name) for name, dot in found.items() if dot.high is not None and dot.high < 0]
+    return [name for _, name in sorted(known)] if binomial_tail(len(known), len(found), 0.025) < _BY_CHANCE else []
+
+
+_BY_CHANCE = 0.1
+"""Probability of as many silos if training alone is nowhere better, from which none is named."""
 
 
 def points(share: float) -> str:

@@ -16,10 +16,11 @@ from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, n
 from ..svg import Chart, Point, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
 from .classification import MOST_ROWS, Judged, Ranged, judged, judged_together, too_few, without_gain
+from .confidence import silos_off
 from .familiarity import alarms_only
 from .guarantee import exceeding, kept_by, wrong_among
 from .silo_metrics import METRICS, metric_table
-from .silo_rows import SiloRow, differences_to_alone, points, rows_of
+from .silo_rows import SiloRow, differences_to_alone, points, rows_of, worse_alone
 
 WORST = 10
 """Number of silos in the open table."""
@@ -113,7 +114,7 @@ class SiloColumn(NamedTuple):
 
 def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
     silos, above = [row.silo for row in rows], exceeding(run.summary) if run.summary else []
-    worse, _ = without_gain(run)
+    (worse, _), lost, off = without_gain(run), worse_alone(run), silos_off(run)
     domains = [silo.domain for silo in run.silos]
     told = [""] * len(silos) if len(set(domains)) == 1 else [silo.domain for silo in silos]
     positive = run.summary.classification.positive if run.summary and run.summary.classification else ""
@@ -125,7 +126,7 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
         SiloColumn(f"95 % interval, {percent(low, 0)} to 100 %", [_bar(row, low) for row in rows], words=True),
         SiloColumn(f"{run.split} inputs", [count(getattr(silo, f"n_{run.split}")) for silo in silos]),
-        SiloColumn("gain over training alone", list(map(_alone, rows)), "points of accuracy"),
+        SiloColumn("gain over training alone", [_alone(row, lost) for row in rows], "points of accuracy"),
         SiloColumn("gain over most frequent class", [_gain(row, worse) for row in rows], "points of accuracy"),
         SiloColumn(
             "sensitivity",
@@ -141,8 +142,8 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         SiloColumn("false alarms", [percent(silo.test.alarms) for silo in silos], "on a silo's own inputs"),
         SiloColumn(
             "mean confidence",
-            list(map(_sure, rows)),
-            "a triangle marks an ECE above chance and a confidence outside of the interval",
+            [Cell(percent(row.confidence), off.get(row.silo.name, "")) for row in rows],
+            "a triangle marks a difference to the accuracy beyond chance over silos",
         ),
         SiloColumn(
             "domain",
@@ -192,20 +193,9 @@ def _bar(row: SiloRow, low: float) -> str:
     return interval_cell(Dot(accuracy, *row.interval), (low, 1.0), most.share if most else None, label)
 
 
-def _sure(row: SiloRow) -> Cell:
-    sure, known = row.confidence, row.interval
-    outside = sure is not None and known is not None and not known[0] <= sure <= known[1]
-    return Cell(
-        percent(sure),
-        "outside of the 95 % interval of the accuracy" if outside and row.silo.test.ece_above_chance else "",
-    )
-
-
-def _alone(row: SiloRow) -> Cell:
-    if row.alone is None:
-        return Cell("")
-    worse = row.alone.high is not None and row.alone.high < 0
-    return Cell(points(row.alone.value), "training alone is better (95 % interval of this silo)" if worse else "")
+def _alone(row: SiloRow, lost: Sequence[str]) -> Cell:
+    flag = "training alone is better (95 % interval of this silo)" if row.silo.name in lost else ""
+    return Cell("" if row.alone is None else points(row.alone.value), flag)
 
 
 def _gain(row: SiloRow, worse: Sequence[str]) -> Cell:

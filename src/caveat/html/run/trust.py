@@ -1,6 +1,7 @@
 """Trustworthiness of a run: the summary at the top of its page, calibration, and uncertainty of errors."""
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, equation, percent, percent_tick, plural, tick
+from ...core.text import decimal, equation, listed, percent, percent_tick, plural, tick
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
@@ -20,7 +21,7 @@ from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
-from .decisions import OWN, Single, better_alone
+from .decisions import OWN, TOLERATED, Single, better_alone
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 
@@ -122,6 +123,7 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     return Chart("Errors by share answered", drawn, caption)
 
 
+_MOST_NAMED = 4
 _FEWEST = 20
 """Number of answered inputs from which the curve of errors is drawn."""
 
@@ -134,10 +136,6 @@ def temperatures(run: RunFolder) -> str:
     factors = {name: f" (silos' typically within a factor of {math.exp(by):.3g})" for name, by in spread.items()}
     found = run.summary.temperature.items()
     return ", ".join(f"{value:.3g} for the {name} model{factors.get(name, '')}" for name, value in found)
-
-
-_TOLERATED = 0.05
-"""Share of wrong answers to out-of-distribution inputs above which the page warns, if there is no guarantee."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +158,10 @@ def trust(run: RunFolder) -> Trust | None:
     lines += [each for each in (outside, _single_model(better_alone(run))) if each]
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
+    unusual = " ".join(each.text for each in run.summary.warnings if each.kind == "data")
+    if names := list(dict.fromkeys(re.findall(r"olumn '([^']*)'", unusual))):
+        text = "First check column {} (unusual data, below), which may explain these results."
+        steps = [Markup(text).format(listed(names, _MOST_NAMED)), *steps]
     if not lines and not steps:
         return None
     return Trust(worst_first(lines), steps)
@@ -179,32 +181,16 @@ def _confidence_line(found: Confidence) -> Statement:
         return Statement(found.kind, text.format(found.checks[0].text, equation(found.p), len(found.tested)))
     if not found.resolved:
         band = found.pooled.ece_null
-        unnoticed = f", because chance alone explains an ECE of up to {decimal(band.upper)}" if band else ""
+        unnoticed = (
+            f", because chance alone explains a calibration error (ECE) of up to {decimal(band.upper)}" if band else ""
+        )
         text = Markup("<b>Cannot say whether its confidence is right</b>: {} are too few{}.")
         return Statement(found.kind, text.format(plural(n, "test input"), unnoticed))
-    text = Markup(
-        "<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; {}{}."
-    )
-    rates = percent(confidence), percent(accuracy)
-    return Statement(found.kind, text.format(n, *rates, _ece_text(found), _within(found)))
-
-
-def _ece_text(found: Confidence) -> str:
-    band = found.pooled.ece_null
-    chance = f", where chance explains {decimal(band.upper)}" if band else ""
-    return f"ECE {decimal(found.pooled.ece)}{chance}"
-
-
-def _within(found: Confidence) -> str:
-    """Return at how many silos the ECE is within chance, and how many have too few inputs for that."""
-    if len(found.judged) < 2:
-        return ""
-    enough = [one for one in found.judged if one.resolved or one.off]
-    if not enough:
-        return "; each silo alone has too few inputs"
-    few = len(found.judged) - len(enough)
-    unknown = f"; {few:,} {'has' if few == 1 else 'have'} too few inputs" if few else ""
-    return f", and within chance at {sum(not one.off for one in enough):,} of {plural(len(enough), 'silo')}{unknown}"
+    text = Markup("<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; ")
+    text += Markup("expected calibration error (ECE) {}{}.")
+    chance = f", where chance explains {decimal(found.pooled.ece_null.upper)}" if found.pooled.ece_null else ""
+    ece = decimal(found.pooled.ece)
+    return Statement(found.kind, text.format(n, percent(confidence), percent(accuracy), ece, chance))
 
 
 def _single_model(found: Single | None) -> Statement | None:
@@ -220,7 +206,7 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
     """Return how many predictions of inputs that silos do not know are wrong, and how many raise an alarm."""
     if run.summary is None or not (found := foreign(run.summary)):
         return None
-    allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
+    allowed = run.summary.guarantee.risk if run.summary.guarantee else TOLERATED
     own = shares_of(run.summary).get(INSIDE)
     worse = [name for name in found if _worse(run.summary, name, max(allowed, own.wrong if own else 0.0))]
     how = "predicted" if run.summary.policy.name == OWN else "answered"
