@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from ...core.text import count, decimal, joined, percent
 from ...files import RunFolder
-from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream
+from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream, Summary
 from ...uncertainty.statistical_tests import wilson
 from .. import svg
 from ..diagrams import stack_swatch, stacked_bar
@@ -120,20 +120,19 @@ def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | N
     wrong = [name for name, each in foreign(run.summary).items() if each.wrong > limit]
     text = Markup("Do not use it where inputs {} can arrive: of {}.")
     known = {name: in_words(name).removeprefix("those ") for name in wrong}
-    said = text.format(" or ".join(known.values()), "; of ".join(_answered_wrong(run, name) for name in wrong))
+    said = text.format(" or ".join(known.values()), "; of ".join(_answered_wrong(run.summary, name) for name in wrong))
     if run.summary.policy.name != "guaranteed" and not promised(run):
         return said + Markup(" Alarms may notice them: set <code>uncertainty.false_alarm_rate</code> above 0.")
     return said + f" Have a person decide inputs with an alarm{' or without an answer' * few}."
 
 
-def _answered_wrong(run: RunFolder, name: str) -> str:
+def _answered_wrong(summary: Summary, name: str) -> str:
     """Return how many answers to a stream are wrong, and at which silo most of its inputs were answered."""
-    assert run.summary is not None
-    stream, shares = run.summary.tested[name], foreign(run.summary)[name]
+    stream, shares = summary.tested[name], foreign(summary)[name]
     n = f"{round(shares.answered * stream.examples):,} " if stream.examples else ""
     number = f" ({round(shares.wrong * stream.examples):,})" if stream.examples else ""
     told = f"{n}{name} inputs that it answered, {percent(shares.wrong / shares.answered)}{number} were wrong"
-    known = [(silo.streams[name].models, silo.name) for silo in run.summary.silos if name in silo.streams]
+    known = [(silo.streams[name].models, silo.name) for silo in summary.silos if name in silo.streams]
     answered = [(next(iter(models.values())).answered or 0.0, silo) for models, silo in known if models]
     share, silo = max(answered, default=(0.0, ""))
     return told + f"; {silo} answered the most, {percent(share)}" * (len(answered) > 1 and share > shares.answered)
