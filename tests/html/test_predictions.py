@@ -78,7 +78,7 @@ def test_more_alarms_than_chance_are_called_unlike_the_silos_own(low: int, kind:
     line = verdicts(made(low))[0]
     assert line[0] == kind
     why = " (8 unlike the silo's own inputs)" * (kind == "bad")
-    assert f"{low} of 20 inputs raise an alarm{why}, where at most 5 % of the silo's own are expected to" in line[1]
+    assert f"{low} of 20 inputs raise an alarm{why}; of the silo's own, about 1 is expected (5 in 100)" in line[1]
 
 
 def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
@@ -87,8 +87,8 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     assert 0.01 <= found.alarms.p < 0.05
     (line,) = verdicts(found)
     assert line.kind == "open"
-    told = f"expected to, as happens by chance in only {percent(found.alarms.p)} of such files. Such an input is more "
-    assert line.text.endswith(f"{told}unusual than all but 4 of the 99 calibration inputs of the silo.")
+    told = f"(5 in 100), so many or more happen by chance in {percent(found.alarms.p)} of such files. Such an input is "
+    assert line.text.endswith(f"{told}more unusual than all but 4 of the 99 calibration inputs of the silo.")
     person, check = steps(found)
     assert person.startswith("Have a person decide 4 inputs with ")
     check_all = "Compare units, codes and selection of the inputs with those of the silo's own before using the labels"
@@ -153,7 +153,7 @@ def test_columns_explain_what_alarms_do_not_show() -> None:
     assert "unlike the silo's own (mostly missing: ca 99 %), also the 19" in sentence(found).striptags()
     columns, alarms = verdicts(found)
     assert (columns.kind, alarms.kind) == ("bad", "open")
-    assert alarms.text.startswith("Alarms of single rows do not show this: 1 of 20 inputs raise an alarm")
+    assert alarms.text.startswith("The absence of an alarm is no evidence here: 1 of 20 inputs raise an alarm")
 
 
 def test_no_inputs_are_a_page(tmp_path: object) -> None:
@@ -174,26 +174,30 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     at_silo = steps(replace(found, tested=(12, 322), own=(3, 40), limit=9.0))[1]
-    assert at_silo.endswith("2.1 % to 6.4 %); of all test inputs of this silo, 3 of 40.")
+    assert at_silo.endswith(
+        "2.1 % to 6.4 %; optimistic, because the limit was chosen on the same inputs); of this "
+        "silo's, without the limit, 3 of 40 (2.6 % to 19.9 %)."
+    )
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
     both = "(typicality of at most 0.05 or uncertainty above the policy&#39;s limit)"
     assert both in steps(made(1, decision=decision))[0]
-    check, *_, person = steps(made(8))
+    person, check, *_ = steps(made(8))
     assert check.startswith("Check units, codes and selection")
-    assert (
-        person == "Until then, have a person decide all 20 inputs, as the column <code>decides</code> of the CSV says."
-    )
+    assert person == "Have a person decide all 20 inputs, as the column <code>decides</code> of the CSV says."
     pictures = steps(replace(made(8), cells={}, image=lambda i: "png"))
-    assert pictures[0].startswith("Check orientation, contrast and source of the images")
+    assert pictures[1].startswith("Check orientation, contrast and source of the images")
 
 
 def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     named = steps(replace(made(8), source="b c.csv", others=("b c",)))
-    own = "apply that silo's standardization and calibration"
-    assert Markup(named[0]).striptags() == f"If these inputs are of silo b c, {own}: --silo 'b c'"
+    own = "apply its standardization and calibration"
+    assert Markup(named[-1]).striptags() == f"If you know that these inputs are of silo b c, {own}: --silo 'b c'"
+    trained = steps(replace(made(8), source="b c.csv", others=("b c",), in_sample="Trained on."))
+    assert Markup(trained[-1]).striptags() == f"These inputs are of silo b c: {own}: --silo 'b c'"
     other = steps(replace(made(8), others=("b c", "d")))
-    assert Markup(other[0]).striptags() == f"If these inputs are of another silo (b c, d), {own}: --silo NAME"
+    told = "If you know that these inputs are of another silo (b c, d) (do not choose it by its alarms), "
+    assert Markup(other[-1]).striptags() == f"{told}{own}: --silo NAME"
     given = "caveat predict runs/x 'b c.csv' --silo VA --report new.html"
     other = replace(made(8), source="b c.csv", others=("b c",), command=given)
     page = Page(render(other)).text
@@ -217,13 +221,14 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     csv = "with <code>decides</code> = person in the CSV"
     assert person == (
         f"Have a person decide 7 inputs {csv}: 3 with a reason (typicality of at most 0.05) and 4 with "
-        f"total_uncertainty above {limit:.3g}."
+        f"total_uncertainty above {limit:.3g} nats, the limit of the run&#39;s report."
     )
     told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 were (2.2 %, 95 % interval "
-    told += "1.1 % to 4.4 %)."
+    told += "1.1 % to 4.4 %; optimistic, because the limit was chosen on the same inputs)."
     assert others == f"Use the labels of the other 13 in the CSV. {WRONG}: {told}"
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
-    assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g}."
+    report = ", the limit of the run&#39;s report"
+    assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g} nats{report}."
     p = torch.tensor([0.01, 0.5, 1.0, 0.6] * 5, dtype=torch.float64)
     mixed = replace(made(0, typicality=torch.where(p < 0.55, 0.01, p)), limit=limit)
     assert "the 10 without an alarm" in sentence(mixed).striptags()
@@ -261,7 +266,7 @@ def test_a_file_of_known_and_foreign_rows_is_said_and_drawn() -> None:
     assert text.startswith(
         "P-values change near row 8: 0 of the first 8 inputs and 12 of the other 12 raise an alarm ("
     )
-    assert "If the file has several sources, predict the first 8 inputs and the other 12 as two files." in steps(found)
+    assert any("predict each as a file: p-values change near row 8, perhaps again." in step for step in steps(found))
     chart = by_row(found)
     assert chart is not None
     own, alarms = re.findall(r'<g class="(c\d)"><path d="([^"]*)"', str(chart.drawing))
@@ -287,10 +292,10 @@ def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -
         f"{found.against.replace('use it', 'use this model')} A person decides 20 inputs."
     )
     assert all(found.referred)
-    test, person = steps(found)
+    data, person, test = steps(found)
+    assert data == "Do not judge the model by these predictions: new.csv is a file of the run's data."
     assert Markup(test).striptags().endswith("with caveat evaluate RUN FILE --silo VA.")
-    assert person.startswith("Until then, have a person decide all 20 inputs")
-    assert verdicts(found)[0] == ("open", found.in_sample)
+    assert person.startswith("Have a person decide all 20 inputs")
     assert "Warnings of the run 1 Too few rounds." in Page(render(found)).text
     labelled = steps(replace(made(8), evaluating=found.evaluating, labelled=True))
     told = "The file has labels: test the model with caveat evaluate RUN FILE --silo VA."
@@ -339,7 +344,7 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     found.prediction.probs[:undefined] = torch.nan
     lines, said, todo = verdicts(found), sentence(found).striptags(), steps(found)
     unlike = any(line.kind == "bad" and "not finite" not in line.text for line in lines)
-    assert ("Do not rely on these" in said) == ("Check units" in todo[0]) == unlike
+    assert ("Do not rely on these" in said) == (len(todo) > 1 and "Check units" in todo[1]) == unlike
     assert unlike == (bool(columns) or (low >= 8 and found.prediction.ranked_among == 99))
     assert any("not finite" in step for step in todo) == bool(undefined)
     assert (todo == [f"Use the labels of the CSV. {WRONG}."]) == (

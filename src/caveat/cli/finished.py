@@ -123,8 +123,8 @@ def _of_own(inputs: str, run: Any) -> str:
     own = settings.source.partition(":")[2].split(",") if settings is not None else ()
     if Path(inputs).absolute() not in [Path(each).absolute() for each in own]:
         return ""
-    told = f"{Path(inputs).name} is a file of the run's data, so the model was trained on most of its inputs: results "
-    return f"{told}for new inputs are worse; those for the run's test split are in summary.json."
+    told = f"{Path(inputs).name} is a file of the run's data, so the model was trained on most of its inputs. Results "
+    return f"{told}for new inputs may be worse; those for the run's test split are in summary.json."
 
 
 def _check_silo(silo: str, names: Sequence[str]) -> None:

@@ -88,8 +88,18 @@ def sentence(found: PredictedInputs) -> Markup:
         return text.format(plural(n, "input"), f"; a person decides {doubtful:,}{told}" if doubtful else "")
     if not doubtful:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
+    if found.alarms.p < LEVEL:
+        text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected. If it is the silo's own, a "
+                      "person decides {:,} inputs and the model {:,}.")  # fmt: skip
+        return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), doubtful, n - doubtful)
     text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")
     return text.format(f"{doubtful:,}", plural(n, "input"), told, f"{n - doubtful:,}")
+
+
+def _expected_alarms(found: PredictedInputs) -> str:
+    """Return how many of as many inputs of the silo's own raise an alarm in the mean."""
+    number = len(found.prediction) * found.alarm_rank / (found.ranked_among + 1)
+    return "fewer than 1 is" if number < 0.95 else f"about {number:.0f} are" if number >= 1.5 else "about 1 is"
 
 
 def _why(reasons: Iterable[Reason], more: Mapping[str, int] = MappingProxyType({})) -> str:
@@ -121,18 +131,16 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
             f"more than chance explains ({equation(alarms.p)})" if seldom else f"as by chance ({equation(alarms.p)})"
         )
         if seldom and not alarms.unlike:
-            chance = f"as happens by chance in only {percent(alarms.p)} of such files"
+            chance = f"so many or more happen by chance in {percent(alarms.p)} of such files"
         chance = f", {chance}" if alarms.raised > rate * n else ""
         than = f"all {found.ranked_among:,}" if found.alarm_rank == 1 else f"all but {found.alarm_rank - 1:,} of the "
         than += f"{found.ranked_among:,}" * (found.alarm_rank > 1)
         why = _why(reason for reason in found.reasons if reason in _ALARMS) if alarms.unlike else ""
-        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}, where at most "
-        told += (
-            f"{100 * rate:.3g} % of the silo's own are expected to{chance}. Such an input is more unusual than {than} "
-        )
-        told += "calibration inputs of the silo."
+        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}; of the silo's "
+        told += f"own, {_expected_alarms(found)} expected ({found.alarm_rank} in {found.ranked_among + 1:,}){chance}. "
+        told += f"Such an input is more unusual than {than} calibration inputs of the silo."
         if found.unlike and not alarms.unlike:
-            lines.append(Statement("open", f"Alarms of single rows do not show this: {told}"))
+            lines.append(Statement("open", f"The absence of an alarm is no evidence here: {told}"))
         else:
             lines.append(Statement("bad" if alarms.unlike else "open" if seldom else "good", told))
     elif n:
@@ -154,7 +162,6 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("open", text))
     if undefined := found.undefined:
         lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
-    lines += [Statement("open", found.in_sample)] * bool(found.in_sample)
     return worst_first(lines)
 
 
@@ -175,27 +182,31 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         "The file has labels: test the model with" if found.labelled else "Test the model on more labelled inputs, with"
     )
     test = [Markup("{} {}.").format(how, code(found.evaluating))] * bool(found.evaluating)
+    if found.in_sample:
+        steps.append(f"Do not judge the model by these predictions: {found.in_sample}")
+    if found.all_unlike or found.against:
+        text = Markup("Have a person decide {}, as the column <code>decides</code> of the CSV says.")
+        steps.append(text.format(f"all {n:,} inputs" if n > 1 else plural(n, "input")))
     if found.all_unlike:
-        steps = [*_another_silo(found), f"Check {checked} before you rely on any prediction."]
+        steps.append(_why_missing(found) or f"Check {checked} before you rely on any prediction.")
         if found.change[1] < LEVEL and not found.unlike:
-            first, others = found.change[0], n - found.change[0]
-            parts = f"predict the first {first:,} inputs and the other {others:,} as two files"
-            steps.append(f"If the file has several sources, {parts}.")
-        steps += test * found.labelled
+            several = "If the file has several sources, predict each as a file: p-values change near {}, perhaps again."
+            steps.append(several.format(found.place(found.change[0])))
+        steps += [*_another_silo(found), *test * found.labelled]
     elif found.against:
-        steps = [*test]
+        steps += test
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
-    if found.all_unlike or found.against:
-        text = Markup("Until then, have a person decide {}, as the column <code>decides</code> of the CSV says.")
-        steps.append(text.format(f"all {n:,} inputs" if n > 1 else plural(n, "input")))
-    elif doubtful:
+    if doubtful and not (found.all_unlike or found.against):
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
         rules += [_WHY[reason] for reason in dict.fromkeys(found.reasons) if _WHY[reason] and reason not in _ALARMS]
         rule = f" ({' or '.join(rules)})" * bool(rules)
         given = sum(found.doubtful)
         told = [f"{given:,} with a reason{rule}"] * (given > 0)
-        told += [f"{doubtful - given:,} with total_uncertainty above {found.limit or 0:.3g}"] * (doubtful > given)
+        told += [
+            f"{doubtful - given:,} with total_uncertainty above {found.limit or 0:.3g} nats, the limit of the run's "
+            "report"
+        ] * (doubtful > given)
         text = Markup("Have a person decide {} with <code>decides</code> = person in the CSV: {}.")
         steps.append(text.format(plural(doubtful, "input"), " and ".join(told)))
     unknown = any(line.kind != "good" for line in lines)
@@ -205,6 +216,12 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     check = f"Compare {checked} with those of the silo's own before using the {what}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
     return [*steps, f"{check if unknown else f'Use the {what}.'}{wrong}"]
+
+
+def _why_missing(found: PredictedInputs) -> str:
+    """Return what to find out about columns that are mostly missing here; "" without any."""
+    text = "Find out why columns are missing{}: if they are not measured where these rows come from, do not use this "
+    return f"{text}silo's model for such rows.".format(which) if (which := _mostly_missing(found)) else ""
 
 
 def _another_silo(found: PredictedInputs) -> list[Markup]:
@@ -219,8 +236,13 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
            if (given := option_of(found.command, name)) and (end := given.rpartition("."))[0]}  # fmt: skip
     whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
-    text = Markup("If these inputs are of {}, apply that silo's {}: {}")
-    return [text.format(whose, fitted, code(with_it))]
+    own = found.in_sample and silo == stem
+    text = Markup("{} of {}{} apply its {}: {}")
+    if own:
+        return [text.format("These inputs are", whose, ":", fitted, code(with_it))]
+    known = "If you know that these inputs are"  # of many silos, one raises few alarms by chance
+    return [text.format(known, whose, " (do not choose it by its alarms)," if silo == "NAME" else ",", fitted,
+                        code(with_it))]  # fmt: skip
 
 
 def _expected(found: PredictedInputs) -> str:
@@ -236,9 +258,15 @@ def _expected(found: PredictedInputs) -> str:
             else "the silo's answered test inputs"
         )
         told += f": of {whose}, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval {percent(low)} to "
-        told += f"{percent(high)})"
+        told += f"{percent(high)}"
+        if found.limit is None:
+            told += ")"
+        else:
+            told += "; optimistic, because the limit was chosen on the same inputs)"
         if found.limit is not None and found.own and found.own[1]:
-            told += f"; of all test inputs of this silo, {found.own[0]:,} of {found.own[1]:,}"
+            low, high = wilson(*found.own)
+            told += f"; of this silo's, without the limit, {found.own[0]:,} of {found.own[1]:,} ({percent(low)} to "
+            told += f"{percent(high)})"
     return f"{told}."
 
 
