@@ -28,7 +28,7 @@ def test_a_variance_of_its_own_that_seeds_agree_on_holds() -> None:
     assert (two.name, seeds.name) == ("aleatoric and logit_variance", "seeds, logit_variance")
     assert (two.verdict, seeds.verdict) == ("holds", "holds")
     assert two.claim == "aleatoric and the logits' variance rank inputs differently"
-    assert seeds.claim == "the logits' variance depends on the data, not on the initial weights"
+    assert seeds.claim == "the logits' variance depends on the data, not on the seed"
     assert "rank correlation of the logits' variance" in seeds.sentence
     assert "epistemic" not in two.sentence + seeds.sentence
 

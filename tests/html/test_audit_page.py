@@ -13,6 +13,7 @@ from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
 from caveat.html.audit import (
     _INSTEAD,
     _MEANWHILE,
+    _USE,
     _growth,
     command,
     findings_figure,
@@ -82,20 +83,26 @@ def test_an_undecided_promise_leans_to_the_side_of_its_estimate(mean: float, wor
     ("verdict", "p", "seeds", "told"),
     [("holds", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is ruled out."),
      ("cannot say", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is not ruled out."),
-     ("does not hold", 0.01, 3, "errors above those by chance (p = 0.010)."),
+     ("does not hold", 0.01, 3, "3 of 9 tests of silos find more calibration error than chance (0.5 expected; "
+      "p = 0.010 together, not corrected for other promises)."),
      ("cannot say", 0.01, 1, "errors above those by chance (p = 0.010); one seed does not decide.")],
 )  # fmt: skip
 def test_confidence_is_said_in_a_line(verdict: Verdict, p: float, seeds: int, told: str) -> None:
-    measured = {"p": p, "above_chance": [1] * seeds, "limit": 0.05}
+    measured = {"p": p, "above_chance": [1] * seeds, "limit": 0.05, "silos": 3}
     (line,) = verdicts([Finding("confidence", "it is calibrated", verdict, "", measured)])
     assert line.text.replace("\N{NO-BREAK SPACE}", " ").endswith(f"</b> It is calibrated: {told}")
 
 
 def test_a_calibration_error_is_said_with_its_size() -> None:
     excess = {"mean": 0.021, "low": -0.006, "high": 0.048}
-    measured = {"p": 0.04, "above_chance": [4, 3], "limit": 0.05, "excess": excess}
+    measured = {"p": 0.04, "above_chance": [4, 3], "limit": 0.05, "excess": excess, "silos": 9}
     (line,) = verdicts([Finding("confidence", "it is calibrated", "does not hold", "", measured)])
-    assert line.text.endswith(f"mean calibration error 0.021 above that by chance ({MINUS}0.006 to 0.048).")
+    assert line.text.endswith(f"; the mean excess, 0.021 ({MINUS}0.006 to 0.048), alone would not show it.")
+    assert line.text.startswith("<b>Confidence: no, narrowly.</b>")
+    surely = measured | {"p": 0.002, "excess": excess | {"low": 0.01}}
+    (line,) = verdicts([Finding("confidence", "it is calibrated", "does not hold", "", surely)])
+    assert line.text.startswith("<b>Confidence: no.</b>")
+    assert line.text.endswith("(0.010 to 0.048), alone would show it.")
 
 
 def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> None:
@@ -103,10 +110,16 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     found = replace(FALLS, name="seeds", verdict="does not hold", measured=measured)
     instead, longer = advice(found)
     assert instead.startswith("Do not single out inputs by epistemic uncertainty")
-    assert longer.startswith("Train for more rounds, then repeat the audit: 26.9 % of labels differ between two seeds")
+    assert longer == (
+        "Repeat the audit with twice as many rounds: 26.9 % of labels differ between two seeds, and more rounds may "
+        "reduce that."
+    )
     assert len(advice(replace(found, measured=measured | {"labels_changed": 0.1}))) == 1
     known = audit(found, command="caveat audit digits --set rounds=6 --out a")
     assert command(known) == "caveat audit digits --set rounds=12 --out a-longer"
+    open_ = audit(found, replace(FALLS, verdict="cannot say"), command=known.command)
+    assert "2 seeds cannot decide 1 promise; take at least 4, and 5 to decide with a chance of" in next_steps(open_)[-1]
+    assert "--seeds 0,1,2,3,4" in command(open_)
     assert command(audit(found)) == ""
 
 
@@ -130,7 +143,9 @@ def advice(*findings: Finding, warning: str | None = None) -> list[str]:
 def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert advice(FALLS) == ["Use these uncertainties as their names say, on data like these."]
     unknown = Finding("confidence", "it is calibrated", "cannot say", "", {})
-    assert advice(FALLS, unknown) == [f"Rely only on what holds: {FALLS.claim}. {_MEANWHILE}"]
+    assert advice(FALLS, unknown) == [f"{_USE[FALLS.name]} {_MEANWHILE}"]
+    other = replace(FALLS, name="disagreement")
+    assert advice(other, unknown) == [f"Rely only on what holds: {FALLS.claim}. {_MEANWHILE}"]
     open_ = replace(FALLS, verdict="cannot say")
     not_yet, more = advice(open_, unknown)
     assert not_yet == f"Do not rely on these uncertainties yet. {_MEANWHILE}"

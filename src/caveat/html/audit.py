@@ -55,6 +55,8 @@ def sentence(findings: Sequence[Finding]) -> str:
 def _word(finding: Finding) -> str:
     """Return the word of a verdict; of an undecided estimate with an interval, on which side of its limit it is."""
     dot = _estimate(finding)
+    if finding.verdict == "does not hold" and finding.measured.get("p", 0.0) > _LEVEL / _TESTED:
+        return "no, narrowly"
     if finding.verdict != "cannot say" or dot is None or dot.low is None or dot.value == finding.measured["limit"]:
         return _KINDS[finding.verdict][1]
     return "leaning yes" if (dot.value > finding.measured["limit"]) == _above(finding) else "leaning no"
@@ -80,15 +82,36 @@ def shortly(finding: Finding) -> str:
         return f"{told} {_numbers(finding, dot)}{_beside(finding)}."
     if "p" not in finding.measured:
         return finding.sentence[:1].lower() + finding.sentence[1:]
+    if finding.verdict == "does not hold":
+        return _miscalibrated(finding)
     chance = finding.measured["p"] >= _LEVEL
     told = f"errors {'as' if chance else 'above those'} by chance ({equation(finding.measured['p'])})"
-    if (excess := finding.measured.get("excess")) and "high" in excess:
-        mean, *ends = (minus(f"{excess[name]:.3f}") for name in ("mean", "low", "high"))
-        told += f", mean calibration error {mean} above that by chance ({' to '.join(ends)})"
+    if excess := _excess(finding):
+        told += f", mean calibration error {excess} above that by chance"
     if len(finding.measured["above_chance"]) < 2:
         return f"{told}; one seed does not decide."
     ruled = f"; {finding.measured['limit']} more is {'not ' * (finding.verdict != 'holds')}ruled out"
     return f"{told}{ruled * chance}."
+
+
+def _excess(finding: Finding) -> str:
+    """Return the mean calibration error above that by chance, with its interval; "" without one."""
+    excess = finding.measured.get("excess", {})
+    each = [minus(f"{excess[name]:.3f}") for name in ("mean", "low", "high")] if "high" in excess else []
+    return f"{each[0]} ({each[1]} to {each[2]})" if each else ""
+
+
+def _miscalibrated(finding: Finding) -> str:
+    """Return in how many tests of silos calibration errors are above those by chance."""
+    measured = finding.measured
+    tests = measured["silos"] * len(measured["above_chance"])
+    told = (
+        f"{sum(measured['above_chance'])} of {plural(tests, 'test')} of silos find more calibration error than chance "
+    )
+    told += f"({_LEVEL * tests:.1f} expected; {equation(measured['p'])} together, not corrected for other promises)"
+    if excess := _excess(finding):
+        told += f"; the mean excess, {excess}, alone would {'not ' * (measured['excess']['low'] <= 0)}show it"
+    return f"{told}."
 
 
 def _beside(finding: Finding) -> str:
@@ -100,6 +123,8 @@ def _beside(finding: Finding) -> str:
 
 
 _LEVEL = 0.05
+_TESTED = 5
+"""Usual number of tested promises, for which single tests are not corrected."""
 _DECIDING = {"partial": "partial correlation", "exponent": "exponent of n", "rank_correlation": "rank correlation"}
 """Keys and names of the measurement that a finding's limit is about, the first one that it has."""
 
@@ -146,9 +171,11 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
             group(notes[-1], dots(rows.frame, 0, [(dot, y)], 4.2), class_="c1" if each in _broken(findings) else "c0"),
         ]
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(notes)
-    about = "Estimates with 95 % intervals over seeds. A claim holds if all of its interval is in the gray area, and "
+    about = "Estimates with 95 % intervals over seeds. A promise holds if all of its interval is in the gray area, and "
     about += "does not if all is outside. The scale is that of exponents of n and of rank correlations (that of "
     about += "aleatoric and epistemic without its sign)."
+    if any(each.name == "confidence" for each in shown_ones):
+        about += " Confidence has no row: it is tested by the number of silos with errors above chance."
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )
@@ -167,13 +194,24 @@ def next_steps(audit: AuditFile) -> list[str]:
     if audit.accuracy.warning:
         return ["Train for more rounds or with another training.lr, then repeat the audit.", *steps]
     unknown = [each for each in audit.findings if each.verdict == "cannot say"]
-    held = "; ".join(each.claim for each in audit.findings if each.verdict == "holds")
+    held = [each for each in audit.findings if each.verdict == "holds"]
     if unknown:
-        relied = f"Rely only on what holds: {held}." if held else "Do not rely on these uncertainties yet."
-        steps.append(f"{relied} {_MEANWHILE}")
+        claims = "; ".join(each.claim for each in held if each.name not in _USE)
+        relied = [_USE[each.name] for each in held if each.name in _USE]
+        relied += [f"Rely only on what holds: {claims}."] if claims else []
+        steps.append(
+            " ".join([*relied, _MEANWHILE] if held else ["Do not rely on these uncertainties yet.", _MEANWHILE])
+        )
     if changed_labels := _unsettled(audit):
-        text = f"Train for more rounds, then repeat the audit: {percent(changed_labels)} of labels differ between two "
-        return [*steps, f"{text}seeds, so these models have not settled."]
+        text = f"Repeat the audit with twice as many rounds: {percent(changed_labels)} of labels differ between two "
+        text += "seeds, and more rounds may reduce that."
+        if wanted := _more_seeds(audit):
+            ran, open_ = len(audit.seeds), plural(len(_seeds_needed(audit)), "promise")
+            text += f" {ran} seeds cannot decide {open_}; take at least {2 * ran}"
+            text += (
+                f", and {wanted} to decide with a chance of 80 % if estimates stay as here" * (wanted > 2 * ran) + "."
+            )
+        return [*steps, text]
     inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
     if inputs:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
@@ -203,9 +241,13 @@ _INSTEAD = {
     "More validation inputs (data.split.validation) give more exact temperatures.",
 }
 """What to do about promises that do not hold."""
+_USE = {
+    "epistemic and data": "Use epistemic uncertainty only as a mean, to see whether more data would help.",
+}
+"""The use of a promise that holds, if it is not what the promise says."""
 _MEANWHILE = (
-    "Until the rest is decided, do not use the columns aleatoric and epistemic of predictions; the report of a run "
-    "shows whether total_uncertainty finds errors."
+    "Until the rest is decided, do not use the columns aleatoric and epistemic of single predictions; the report of a "
+    "run shows whether total_uncertainty finds errors."
 )
 _MANY_CHANGED = 0.2
 """Share of labels that change between seeds above which more training is advised first."""
@@ -237,16 +279,24 @@ def seeds_to_decide(audit: AuditFile) -> int:
     return max(_FEWEST, *known) if known else 0
 
 
+def _more_seeds(audit: AuditFile) -> int:
+    """Return the number of seeds with which models that differ much between seeds are audited again, at least twice as
+    many; 0 if seeds leave nothing open."""
+    return max(2 * len(audit.seeds), seeds_to_decide(audit)) if _seeds_needed(audit) else 0
+
+
 _FEWEST = 5
 """Fewest seeds of an audit that is repeated."""
 
 
 def command(audit: AuditFile) -> str:
-    """Return the audit's command with twice the rounds if its models have not settled, else with the seeds that would
+    """Return the audit's command with twice the rounds if many labels differ between seeds, and with seeds that would
     decide what is open; "" if nothing is, or without a command that changes it."""
     given, out = option_of(audit.command, "--set rounds"), option_of(audit.command, "--out")
     if _unsettled(audit):
         longer = {"--set rounds": str(2 * int(given)), "--out": f"{out}-longer"} if given.isdecimal() and out else {}
+        if longer and (seeds := _more_seeds(audit)):
+            longer["--seeds"] = more_seeds(audit.seeds, seeds)
         return changed(audit.command, longer) if longer else ""
     seeds = seeds_to_decide(audit)
     return changed(audit.command, {"--seeds": more_seeds(audit.seeds, seeds)}) if audit.command and seeds else ""

@@ -30,7 +30,7 @@ latter."""
 ONE_THING = 0.9
 """Rank correlation above which two scores count as the same ranking."""
 STABLE = 0.7
-"""Rank correlation between seeds below which they share less than half of the variance of ranks."""
+"""Rank correlation between seeds below which less than 70 % of the variance of ranks is due to the input."""
 NOTHING = 1e-9
 """A model has no epistemic uncertainty if it is below this, in nats, for every input; larger than rounding errors."""
 PRACTICALLY = 1e-3
@@ -171,7 +171,7 @@ def two_things(runs: Sequence[Observed]) -> Finding:
 
 def seeds_agree(runs: Sequence[Observed]) -> Finding:
     """Test whether models trained with different seeds are uncertain on the same inputs."""
-    title, claim = "seeds", "epistemic uncertainty depends on the data, not on the initial weights"
+    title, claim = "seeds", "epistemic uncertainty depends on the data, not on the seed"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
     pairs = list(combinations(runs, 2))

@@ -2,17 +2,17 @@
 
 import shlex
 from collections.abc import Sequence
-from math import fsum
 from pathlib import Path
+from statistics import fmean, median
 from typing import NamedTuple
 
-from ...core.text import duration, more_seeds, percent, plural
-from ...files.schema import Comparison, DifferenceRecord, Result, Setting, predicted
+from ...core.text import joined, more_seeds, percent, plural
+from ...files.schema import Comparison, DifferenceRecord, Measure, Result, Setting, predicted
 from ...uncertainty.statistical_tests import half_width, seeds_needed
 from ..commands import changed, option_of
 from .budgets import longest, range_of, rising, trained, unequal_budgets
 from .verdict import ALONE, WITHOUT, accuracies, ahead, barely, gap_between, gap_text, unlearned
-from .wording import LEVEL, SEEDS, figure, ranked
+from .wording import LEVEL, SEEDS, ranked
 
 
 class Advice(NamedTuple):
@@ -62,23 +62,42 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
     if half is None or pair is None:
         return Advice(f"{text}, before comparing them{_cost(record, setting, 0)}.", match=most)
     seeds, measure = min(each.seeds for each in order[:2]), record.measures[0]
-    now = f"{plural(seeds, 'seed')} show only differences of {pair.a} and {pair.b} above {gap_text(measure, half)}"
+    differences = f"show only differences of {pair.a} and {pair.b} above about"
     if seeds >= SEEDS:
+        now = f"{plural(seeds, 'seed')} {differences} {_roughly(measure, half, 2)}"
         return Advice(f"{text}{_cost(record, setting, 0)}: {now}.", match=most)
     more, level = max(SEEDS, 2 * seeds), LEVEL / len(record.results(setting, measure).pairs)
-    then = f"{more} those above about {figure(measure, half_width(half, seeds, more, level))} if seeds vary as here"
-    return Advice(
-        f"{text}, with {more} seeds{_cost(record, setting, more)}: {now}, and {then}.", seeds=more, match=most
-    )
+    now = f"{plural(seeds, 'seed')} are few: here they {differences} {_roughly(measure, half, 2)}"
+    then = f"{more} would show those above roughly {_roughly(measure, half_width(half, seeds, more, level), 1)}, if "
+    then += f"seeds vary at equal rounds as they do here, which {plural(seeds, 'seed')} tell only roughly"
+    return Advice(f"{text}, with {more} seeds{_cost(record, setting, more)}: {now}; {then}.", seeds=more, match=most)
+
+
+def _roughly(measure: Measure, gap: float, digits: int) -> str:
+    """Return a difference with few significant digits."""
+    return f"{float(f'{gap * (100 if measure.percent else 1):.{digits}g}'):g}" + " points" * measure.percent
 
 
 def _cost(record: Comparison, setting: Setting, seeds: int, times: int = 1) -> str:
     """Return how long all methods take with the largest number of rounds, or some times as many, from the seconds per
     round here."""
     most = max((of[1] for of in trained(record, setting).values()), default=0)
-    each = [(run.seconds or 0.0) / run.rounds for run in record.runs(setting=setting, status="done") if run.rounds]
-    seconds = fsum(each) * most * times * max(seeds, len(record.seeds)) / len(record.seeds)
-    return f" ({'twice as many: ' * (times > 1)}about {duration(seconds)})" if seconds else ""
+    runs = [record.runs(row, setting, "done") for row in record.rows]
+    each = [found for of in runs if (found := [run.seconds / run.rounds for run in of if run.seconds and run.rounds])]
+    if not each:
+        return ""
+    total = most * times * max(seeds, len(record.seeds))
+    low, high = sorted((total * sum(median(of) for of in each), total * sum(fmean(of) for of in each)))
+    fold = max(max(of) / min(of) for of in each)
+    unit, name = (1, "s") if high < 120 else (60, "min") if high < 7200 else (3600, "h")
+    least, usual = (max(1, round(value) if value < 10 else 5 * round(value / 5)) for value in (low / unit, high / unit))
+    some = f"{least} to {usual} {name}; run times here varied up to {fold:.0f}-fold"
+    some = some if fold > _UNEVEN and least < usual else f"{usual} {name}"
+    return f" ({'twice as many: ' * (times > 1)}about {some})"
+
+
+_UNEVEN = 4.0
+"""Ratio of run times of a method above which a cost is a range, from median to mean run times."""
 
 
 def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord) -> list[Advice]:
@@ -91,13 +110,16 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         text = f"Train for more rounds before you choose{_cost(record, setting, 0, 2)}: {since}, validation accuracy "
         text += f"rose for {gained}."
         free = {run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")}
-        gap = gap_between(record.results(setting, record.measures[0]).pairs, first, ALONE, record.measures[0])
-        if free == {0} and (first == ALONE or (gap and not ahead(gap))):
-            text += f" Until then, {ALONE} is not shown to be worse, and silos send nothing."
+        measure, pairs = record.measures[0], record.results(setting, record.measures[0]).pairs
+        gaps = [gap for each in order if (gap := gap_between(pairs, each.row, ALONE, measure))]
+        if free == {0} and gaps and not any(map(ahead, gaps)) and all(gap.high is not None for gap in gaps):
+            text += f" Until then, {ALONE}, with which silos send nothing, is the cheapest choice"
+            behind = [f"{gap_text(measure, gap.high)} behind {gap.a}" for gap in gaps if gap.high and gap.high > 0]
+            text += f"; it may be up to {joined(behind)}." if behind else "."
         return [Advice(text, more=True)]
     if half is not None and abs(pair.mean or 0.0) <= half:
-        seeds, pairs = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
-        if needed := seeds_needed(pair.mean or 0.0, half, seeds, LEVEL / pairs):
+        seeds, tests = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
+        if needed := seeds_needed(pair.mean or 0.0, half, seeds, LEVEL / tests):
             text = (
                 f"Repeat with about {needed} seeds, which separate {first} and {second} with a chance of 80 % if the "
             )

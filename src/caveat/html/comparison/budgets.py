@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from ...core.text import joined, listed, percent
+from ...core.text import joined, listed, percent, plural
 from ...files.schema import CURVES, Comparison, DifferenceRecord, Measure, Setting, predicted
 
 _LEVEL = 0.0005
@@ -85,6 +85,7 @@ def at_common_round(record: Comparison, setting: Setting) -> str:
     (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
     where = f"At round {last}, the last common one,"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
+    behind += f"; mean of {plural(min(map(len, runs.values())), 'seed')}, not tested"
     if best - other < _LEVEL:
         same = f"{where} {first} and {second} have the same accuracy on validation data"
         return f"{same} ({percent(best)}{behind}): which is better is not decided."

@@ -1,7 +1,6 @@
 """The page of a comparison and its plots; it is self-contained and loads nothing from the network."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,6 +55,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         charts.append(Chart(title, method_plot(each, measure, shown, f"{of}, with 95 % intervals", most[name])))
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
     note_below = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
+    if any(budgets.pairs_of(record, setting, measure) for setting in record.columns):
+        note_below += " Intervals are for retraining with other seeds; compare methods by their differences only."
     if any(row.seeds for each in rows.values() for row in each):
         note_below += " A small dot is one seed; a few seeds are shown individually."
     if any(row.paper is not None for each in rows.values() for row in each):
@@ -122,7 +123,6 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     found = {row.name: record.result(row, setting, measure).silos for row in record.rows}
     methods = {name: of for name, of in found.items() if of}
     unequal = bool(budgets.unequal_budgets(record, setting))
-    shading = replace(measure, higher=None) if unequal else measure
     first = [each.row for each in wording.ranked(record.results(setting, measure).rows, measure)] * (not unequal)
     alone = [row.name for row in record.rows if (row.method or row.name) == verdicts.ALONE]
     reference = next((name for name in (*first, *alone, *methods) if name in methods), "")
@@ -135,15 +135,16 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
     shown = sorted(sorted(places, key=spread)[:_MOST_SILOS], key=lambda p: (order[domains.get(p, "")], places.index(p)))
     told = f"{initial(measure.title)} of {len(methods)} methods at {len(shown)} silos, beside that of {reference}"
-    drawn = silo_map(shown, methods, reference, shading, told)
+    drawn = silo_map(shown, methods, reference, measure, told)
     if drawn is None:
         return None
     of = (
         f"the {len(shown)} of {len(places)} silos on which methods differ most" if len(shown) < len(places) else "silos"
     )
-    caption = f"{initial(wording.header(measure))} at {of}, mean over seeds"
-    caption += f"; blue: better than {reference}, red: worse" if shading.higher is not None else ""
-    caption += ". Single cells are not tested." + " Rounds differ: not a ranking." * unequal
+    caption = (
+        f"Not tested: do not choose a method by silo. {initial(wording.header(measure))} at {of}, mean over seeds."
+    )
+    caption += " Rounds differ: not a ranking." * unequal
     return Chart(f"{initial(wording.header(measure))} by silo", drawn, caption)
 
 
@@ -199,9 +200,9 @@ def facts(record: Comparison) -> list[str]:
     sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]
     judged = verdicts.judged(record)
     most = [share for setting in record.columns if (share := verdicts.beside(record, setting, judged))]
-    name = "always most frequent class" if predicted(record.measures) == "classes" else "without inputs"
+    without = "always the most frequent class" if predicted(record.measures) == "classes" else "without inputs"
     found = [
-        f"{name}: {' or '.join(dict.fromkeys(most))}" if most else "",
+        f"Baseline ({without}): {' or '.join(dict.fromkeys(most))}" if most else "",
         plural(len(record.rows), "method"),
         plural(len(record.columns), "setting") if len(record.columns) > 1 else "",
         plural(len(record.seeds), "seed"),
@@ -211,6 +212,17 @@ def facts(record: Comparison) -> list[str]:
         f"{size(sum(sent))} sent" if any(sent) else "",
     ]
     return [each for each in found if each]
+
+
+def glossary(record: Comparison) -> str:
+    """Return what the page's terms mean."""
+    domains = [place for setting in record.columns for place in record.places(setting, "domains")]
+    text = "A silo holds data that it does not share. "
+    if len(set(domains)) > 1:
+        text += f"A domain, such as {domains[-1]}, is a group of silos whose inputs are of one kind. "
+    if any(measure.figure == "augrc" for measure in record.measures):
+        text += "AUGRC is the share of inputs that are wrong and not withheld, mean over all shares that are withheld."
+    return text.strip()
 
 
 _TEMPLATE = "comparison/comparison.html.j2"
@@ -229,6 +241,7 @@ def render(record: Comparison) -> str:
         alarm=alarm,
         failed=[run for run in record.cells if run.status == "failed"],
         facts=facts(record),
+        glossary=glossary(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
         steps=[f"{name}: {step.step}" if name else step.step for name, step in steps],
         command=advice.command(record, [step for _, step in steps]),

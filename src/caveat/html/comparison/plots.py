@@ -124,8 +124,8 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
 def silo_map(
     places: Sequence[str], methods: Mapping[str, BySilo], reference: str, measure: Measure, about: str
 ) -> Markup | None:
-    """Return a row per silo and a column per method, shaded by its difference to the reference, which comes first;
-    None without differences. `methods` has each method's values by silo."""
+    """Return a row per silo and a column per method, the reference first; None without differences. `methods` has each
+    method's values by silo. Cells have no colors, because their differences are not tested."""
     own, others = methods.get(reference, {}), [name for name in methods if name != reference]
     gaps = {
         (silo, name): float(one.mean) - float(base.mean)
@@ -135,7 +135,6 @@ def silo_map(
     }
     if not gaps:
         return None
-    most, better = max(map(abs, gaps.values())) or 1.0, -1 if measure.higher is False else 1
     cells = [Square(i, 0, figure(measure, own[silo].mean)) for i, silo in enumerate(places) if silo in own]
     for i, silo in enumerate(places):
         for k, name in enumerate(others, 1):
@@ -143,9 +142,7 @@ def silo_map(
                 told = ", ".join(filter(None, [bracketed(measure, methods[name][silo]), few(methods[name][silo])]))
                 text = figure(measure, methods[name][silo].mean)
                 title = f"{name}, {silo}: {signed(measure, gap)} ({told})"
-                same = measure.higher is None or figure(measure, gap) == figure(measure, 0.0)
-                kind = "" if same else "right" if gap * better > 0 else "wrong"
-                cells.append(Square(i, k, text, title, kind, 0.0 if same else abs(gap) / most))
+                cells.append(Square(i, k, text, title))
     width = max(44.0, min(96.0, 7.0 * max(map(len, methods)) + 10))
     return matrix(places, [reference, *others], cells, (width, 20.0), about)
 

@@ -7,7 +7,7 @@ from ...core.text import equation, initial, joined, listed, percent, plural
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail
-from .budgets import added, at_common_round, pairs_of, trained, unequal_budgets
+from .budgets import added, at_common_round, pairs_of, range_of, trained, unequal_budgets
 from .by_domain import by_domain
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
@@ -23,7 +23,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
     """Return the verdict on the first metric under one setting: unequal budgets, who leads, by how much, and with what
     significance."""
     told = unequal_budgets(record, setting)
-    parts = [f"Budgets differ ({told}), so methods are not ranked.", added(record, setting)] if told else []
+    parts = [f"Rounds differ ({told}), so methods are not ranked.", added(record, setting)] if told else []
     return " ".join(
         filter(None, [*parts, _leader(record, setting), _of_equal_budgets(record, setting) if told else ""])
     )
@@ -37,8 +37,9 @@ def _of_equal_budgets(record: Comparison, setting: Setting) -> str:
         gaps = [gap_between(pairs, *names, measure) for names in ((pair.a, pair.b), (pair.b, pair.a))]
         shown = [gap for gap in gaps if gap and ahead(gap) and gap.a not in missed]
         if shown and taken.get(pair.a) == taken.get(pair.b):
-            told.append(_lead(shown[0].a, shown[0].b, shown[0], measure).removesuffix("."))
-    return f"With equal budgets, {listed(told, _MOST_OTHERS)}." if told else ""
+            lead = _lead(shown[0].a, shown[0].b, shown[0], measure).removesuffix(".")
+            told.append(f"at {range_of(taken[pair.a])} rounds each, {lead}")
+    return f"On test data, {listed(told, _MOST_OTHERS)}." if told else ""
 
 
 def _leader(record: Comparison, setting: Setting) -> str:
@@ -104,16 +105,24 @@ def _all_within(
 
 
 def _elsewhere(record: Comparison, setting: Setting) -> str:
-    """Return the differences that are shown in other metrics, as a sentence; "" without any. Tests are corrected for
-    the pairs of each metric, not for the number of metrics."""
-    told = []
-    for measure in [each for each in record.measures[1:] if each.higher is not None]:
-        pairs = [(pair.a, pair.b) for pair in record.results(setting, measure).pairs]
-        pairs += [(b, a) for a, b in pairs]
-        table = pairs_of(record, setting, measure)
-        told += [f"{measure.title} ({a} better than {b})" for a, b in pairs if ahead(gap_between(table, a, b, measure))]
-    alone = f"In other metrics, before a correction for all {len(record.measures)}, differences are shown: "
-    return f" {alone}{listed(told, _MOST_OTHERS)}." if told else ""
+    """Return the differences in other metrics, corrected for the pairs of each, as sentences; "" without any. Those
+    that a correction for the number of metrics leaves come first."""
+    count, shown, before = len(record.measures), list[str](), list[str]()
+    for measure in record.measures[1:]:
+        found = dict[tuple[bool, str], list[schema.DifferenceRecord]]()
+        for pair in pairs_of(record, setting, measure):
+            if pair.mean and pair.p_adjusted is not None and pair.p_adjusted < LEVEL:
+                gap = pair if (pair.mean > 0) == bool(measure.higher) else _turned(pair)
+                found.setdefault(((pair.p_adjusted * count < LEVEL), gap.a), []).append(gap)
+        for (clear, name), gaps in found.items():
+            ps = joined([equation(gap.p_adjusted or 0.0) for gap in gaps])
+            text = f"{name} has a {'higher' if measure.higher else 'lower'} {measure.title} than "
+            (shown if clear else before).append(f"{text}{joined([gap.b for gap in gaps])} ({ps})")
+    if not shown and not before:
+        return ""
+    corrected = listed(shown, _MOST_OTHERS) or "no difference is shown"
+    text = f" In the other {plural(count - 1, 'metric')}, after a correction for all {count}, {corrected}."
+    return text + f" Before it, {listed(before, _MOST_OTHERS)}." * bool(before)
 
 
 WITHOUT = {

@@ -192,7 +192,7 @@ def contrast_verdict(record: Comparison, contrast: schema.ContrastRecord) -> str
     """Return the verdict as text, and whether both methods trained for different numbers of rounds."""
     setting = next((each for each in record.columns if each.name == contrast.column), Setting())
     taken = trained(record, setting)
-    differ = "; budgets differ" * (len({taken[name] for name in (contrast.a, contrast.b) if name in taken}) > 1)
+    differ = "; rounds differ" * (len({taken[name] for name in (contrast.a, contrast.b) if name in taken}) > 1)
     points = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":
         return f"equal within {points if contrast.figure in _SHARES else f'{contrast.margin:g}'}{differ}"
