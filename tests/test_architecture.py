@@ -42,7 +42,7 @@ NEEDED = {
 WITHIN = {
     "html": (
         {"svg", "templates", "commands", "predicted_inputs"},
-        {"audit_charts", "diagrams", "p_values"},
+        {"audit_charts", "diagrams", "p_values", "predicted_tables"},
         {"run", "comparison", "audit", "watch", "predictions"},
     ),
     "engines": (

@@ -17,7 +17,8 @@ from caveat.core.quantity import restored
 from caveat.core.text import percent
 from caveat.html.p_values import by_row, curve
 from caveat.html.predicted_inputs import PredictedInputs
-from caveat.html.predictions import _surest, next_steps, render, sentence, verdicts
+from caveat.html.predicted_tables import surest
+from caveat.html.predictions import next_steps, render, sentence, verdicts
 
 INPUTS = 20
 WRONG = "Without an alarm, a prediction can still be wrong"
@@ -375,8 +376,8 @@ def test_a_page_of_a_quantity_has_values_with_intervals(event: str) -> None:
     assert not any(word in page for word in ("nats", "label", "most probable"))
     assert steps(found)[-1] == "Use the values of the CSV. Without an alarm, a prediction can still be wrong."
     if not event:
-        surest, unsure = _surest(found), _surest(found, last=True)
-        assert (surest[0], unsure[0]) == (0, INPUTS - 1)
+        most, unsure = surest(found), surest(found, last=True)
+        assert (most[0], unsure[0]) == (0, INPUTS - 1)
         assert f"{float(found.figures['value'][0]):.4g}" in page
     nothing = replace(found, prediction=replace(found.prediction, probs=torch.full_like(probs, torch.nan)))
     assert "nan" not in Page(render(nothing)).text

@@ -1,45 +1,25 @@
 """The page of predictions for new inputs: decisions, p-values beside those of the silo's own inputs, and examples."""
 
-import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from markupsafe import Markup
 
-from ..core import Decision, Reason
-from ..core.text import count, decimal, equation, initial, joined, listed, percent, plain, plural, probability, ranges
+from ..core import Reason
+from ..core.text import equation, joined, listed, percent, plain, plural
 from ..uncertainty.statistical_tests import wilson
-from . import svg, templates
+from . import templates
 from .commands import changed, code, option_of
 from .p_values import SCORES, by_row, curve, equal, scores
 from .predicted_inputs import LEVEL, PredictedInputs
-from .templates import Statement, Table, column, table, words, worst_first
+from .predicted_tables import WHY, answers, first, inputs, shifted, strangest, surest, tied
+from .templates import Statement, worst_first
 
-_SHOWN = 8
-"""Number of strangest and of surest inputs."""
-_MOST_ALARMS = 12
-"""Maximum number of inputs with an alarm that are listed."""
-_MOST_COLUMNS = 8
-"""Maximum number of columns of the file in a table of inputs."""
-_MOST_NOTES, _FEW, _MOST_RANGES = 5, 3, 40
+_MOST_NOTES, _FEW = 5, 3
 _FEW_DIFFERENT = 0.9
 """Share of different inputs below which repeated ones are stated."""
-
-
-_WHY = {
-    Reason.NONE: "",
-    Reason.UNDEFINED: "probabilities are not finite",
-    Reason.UNFAMILIAR: "unlike the silo's own inputs",
-    Reason.NOVEL: "far from all training inputs",
-    Reason.UNSURE: "more uncertain than the silo's own",
-    Reason.AMBIGUOUS: "aleatoric uncertainty above the policy's limit",
-    Reason.UNCERTAIN: "uncertainty above the policy's limit",
-    Reason.UNTESTED: "the policy has no limit with a guarantee",
-    Reason.OUTSIDE: "a value outside the data dictionary",
-    Reason.EMPTY: "all values are missing",
-}
 
 _ALARMS = (Reason.UNFAMILIAR, Reason.NOVEL, Reason.UNSURE)
 
@@ -58,11 +38,11 @@ def render(found: PredictedInputs) -> str:
         scores=scores(found),
         single=[chart for name, about in SCORES.items() if (chart := curve(found, name, about))],
         equal=equal(found),
-        shifted=_shifted(found),
-        answers=_answers(found),
-        strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}.{_tied(found)}"),
-        surest=_inputs(found, _surest(found), f"Predictions, the {by[0]} first.{doubt}"),
-        unsure=_inputs(found, _surest(found, last=True), f"Predictions, the {by[1]} first."),
+        shifted=shifted(found),
+        answers=answers(found),
+        strangest=inputs(found, strangest(found), f"The strangest inputs, the {first(found)}.{tied(found)}"),
+        surest=inputs(found, surest(found), f"Predictions, the {by[0]} first.{doubt}"),
+        unsure=inputs(found, surest(found, last=True), f"Predictions, the {by[1]} first."),
     )
 
 
@@ -104,7 +84,7 @@ def _expected_alarms(found: PredictedInputs) -> str:
 
 def _why(reasons: Iterable[Reason], more: Mapping[str, int] = MappingProxyType({})) -> str:
     """Return how many inputs have which reason, or one of `more`, in parentheses; "" without any."""
-    why = Counter(_WHY[reason] for reason in reasons if reason)
+    why = Counter(WHY[reason] for reason in reasons if reason)
     why.update(more)
     told = ", ".join(f"{number:,} {reason}" for reason, number in why.most_common() if number)
     return f" ({told})" if told else ""
@@ -199,7 +179,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     if doubtful and not (found.all_unlike or found.against):
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
-        rules += [_WHY[reason] for reason in dict.fromkeys(found.reasons) if _WHY[reason] and reason not in _ALARMS]
+        rules += [WHY[reason] for reason in dict.fromkeys(found.reasons) if WHY[reason] and reason not in _ALARMS]
         rule = f" ({' or '.join(rules)})" * bool(rules)
         given = sum(found.doubtful)
         told = [f"{given:,} with a reason{rule}"] * (given > 0)
@@ -268,152 +248,3 @@ def _expected(found: PredictedInputs) -> str:
             told += f"; of this silo's, without the limit, {found.own[0]:,} of {found.own[1]:,} ({percent(low)} to "
             told += f"{percent(high)})"
     return f"{told}."
-
-
-def _shifted(found: PredictedInputs) -> Table | None:
-    each = found.prediction.unlike_columns
-    if not each:
-        return None
-    written = [
-        [f"{value:.4g}" if one.figure == "median" else percent(value) for value in (one.here, one.known)]
-        for one in each
-    ]
-    counts = [[f" (n = {size:,})" * bool(size) for size in one.values] for one in each]
-    columns = [
-        words("column", (plain(one.name) for one in each)),
-        words("what differs", (plain(one.figure) for one in each)),
-        column("here", (here + n for (here, _), (n, _) in zip(written, counts, strict=True))),
-        column("the silo's own", (known + n for (_, known), (_, n) in zip(written, counts, strict=True))),
-        column("corrected p", (probability(one.p) for one in each)),
-    ]
-    return table(
-        columns,
-        "Columns in which all rows together differ from the silo's own calibration rows; p-values are corrected for "
-        "all. Shares missing are of all rows, other figures of the n rows with a value.",
-    )
-
-
-def _answers(found: PredictedInputs) -> Table | None:
-    """Return the number of inputs by label, of those for the model and for a person; of a quantity or a time quantiles
-    of predictions; None if a person decides all inputs."""
-    if all(found.referred):
-        return None
-    if found.figures:
-        return _quantiles(found)
-    labels = [found.label(i) for i in range(len(found.prediction))]
-    pairs = Counter(zip(labels, found.referred, strict=True))
-    names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
-    columns = [words("predicted", map(plain, names))]
-    for who, referred in (("for the model", False), ("for a person", True)):
-        columns.append(column(who, (count(pairs[name, referred] or None) for name in names)))
-    return table(columns, "Inputs by the most probable class.")
-
-
-def _quantiles(found: PredictedInputs) -> Table | None:
-    """Return a row for inputs for the model and one for those for a person: lowest, middle, highest predictions."""
-    name, values = next(iter(found.figures.items()))
-    rows: list[tuple[str, list[float]]] = []
-    for kind, wanted in (("for the model", False), ("for a person", True)):
-        known = [v for v, referred in zip(values.tolist(), found.referred, strict=True)
-                 if referred is wanted and not math.isnan(v)]  # fmt: skip
-        rows += [(kind, sorted(known))] if known else []
-    columns = [words("", (kind for kind, _ in rows)), column("inputs", (count(len(known)) for _, known in rows))]
-    for head, share in (("lowest", 0.0), ("median", 0.5), ("highest", 1.0)):
-        columns.append(column(head, (_number(known[round(share * (len(known) - 1))]) for _, known in rows)))
-    return table(columns, f"Predicted {name}s." if name == "value" else "Predicted median times.") if rows else None
-
-
-def _number(value: float) -> str:
-    """Return a number as text, which may be infinite; empty for NaN."""
-    return "" if math.isnan(value) else f"{value:.4g}"
-
-
-def _strangest(found: PredictedInputs) -> list[int]:
-    values, raised = found.prediction.typicality, found.alarms.raised if found.alarms else 0
-    shown = min(max(_SHOWN, raised), _MOST_ALARMS)
-    order = found.doubt.nan_to_num(nan=math.inf).argsort(stable=True, descending=True)  # of equal p-values
-    if values is not None:
-        order = order[values[order].nan_to_num(nan=-math.inf).argsort(stable=True)]
-    return order[:shown].tolist()
-
-
-def _first(found: PredictedInputs) -> str:
-    """Return the order of the strangest inputs, in words."""
-    p_values = found.prediction.typicality
-    if p_values is None or not len(p_values):
-        return "most uncertain first"
-    among = found.ranked_among
-    least = f", so at least 1/{among + 1:,}" if isinstance(found.prediction.ranked_among, int) else ""
-    return f"lowest p-value (typicality among {among:,} calibration inputs{least}) first"
-
-
-def _tied(found: PredictedInputs) -> str:
-    """Return how many inputs have p-values as low as those listed, if these are more; "" otherwise."""
-    values, shown = found.prediction.typicality, _strangest(found)
-    if values is None or not shown:
-        return ""
-    tied = int((values <= values[shown[-1]]).sum())
-    told = f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
-    if not found.files and 0 < sum(found.referred) < len(found.prediction):
-        rows = ranges((i for i, referred in enumerate(found.referred) if referred), _MOST_RANGES)
-        told += f" A person decides the rows {rows}."
-    return told
-
-
-def _surest(found: PredictedInputs, last: bool = False) -> list[int]:
-    """Return the surest of the inputs without an abstention, or the least sure ones, which may be fewer."""
-    order = found.doubt.argsort(stable=True, descending=last).tolist()
-    return [i for i in order if found.answered[i]][:_SHOWN]
-
-
-def _finite(number: float, write: Callable[[float], str]) -> str:
-    """Return a number as text, empty if it is undefined."""
-    return write(number) if math.isfinite(number) else ""
-
-
-def _share(probability: float) -> str:
-    return "> 99.9 %" if probability >= 0.9995 else percent(probability)
-
-
-def _decider(found: PredictedInputs, i: int) -> str:
-    if found.referred[i]:
-        return "a person"
-    return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
-
-
-def _reason(reason: Reason) -> str:
-    return f"{reason.name.lower()}: {_WHY[reason]}" if reason else ""
-
-
-def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table | None:
-    """Return a row per input with its prediction, the values of its columns, and its note."""
-    if not places:
-        return None
-    prediction, reasons, quantity = found.prediction, found.reasons, bool(found.figures)
-    order = {name: i for i, name in enumerate(found.unlike)}  # shifted columns first
-    shown = sorted(found.cells.items(), key=lambda each: order.get(plain(each[0]), len(order)))[:_MOST_COLUMNS]
-    images = [image and svg.element("img", src=f"data:image/png;base64,{image}", alt=found.place(i))
-              for i in places for image in [found.image(i)]]  # fmt: skip
-    p = prediction.typicality
-    p_values = ["" if p is None else _finite(float(p[i]), probability) for i in places]
-    same = len(set(p_values)) == 1 < len(places) and bool(p_values[0])
-    deciders = [_decider(found, i) for i in places]
-    one = len(set(deciders)) == 1 < len(places)
-    columns = [
-        words("input", (found.place(i) for i in places)),
-        words("image", (image or "" for image in images)),
-        *(column(name, (_number(float(values[i])) for i in places)) for name, values in found.figures.items()),
-        words("predicted", ("" if quantity else plain(found.label(i)) for i in places)),
-        words("who decides", [""] * len(places) if one else deciders),
-        words("reason", (_reason(reasons[i]) for i in places)),
-        column("probability", ("" if quantity else _finite(float(prediction.probs[i].max()), _share) for i in places)),
-        column("p-value", [""] * len(places) if same else p_values),
-        column("uncertainty", ("" if quantity else _finite(float(found.doubt[i]), decimal) for i in places), "nats"),
-        *(words(plain(name), (plain(values[i], 24) or "missing" for i in places)) for name, values in shown),
-        words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
-    ]
-    caption += f" Each has the p-value {p_values[0]}." * same
-    caption += f" {initial(deciders[0])} decides each." * one
-    more = len(found.cells) - len(shown)
-    caption += f" {more:,} further columns of the file are not shown." if more > 0 else ""
-    return table(columns, caption)

@@ -39,6 +39,7 @@ from .figures import OwnMetricRecord as OwnMetricRecord
 from .figures import PrivacyRecord as PrivacyRecord
 from .figures import Reliability as Reliability
 from .figures import RoundTraffic as RoundTraffic
+from .figures import Selective as Selective
 from .figures import Separation as Separation
 from .figures import SeparationOverSilos as SeparationOverSilos
 from .figures import SiloStream as SiloStream
@@ -128,7 +129,6 @@ from .summary import Point as Point
 from .summary import Policy as Policy
 from .summary import Quadrant as Quadrant
 from .summary import SecureRecord as SecureRecord
-from .summary import Selective as Selective
 from .summary import SiloRecord as SiloRecord
 from .summary import SubgroupRecord as SubgroupRecord
 from .summary import Summary as Summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -52,53 +52,6 @@ class AlarmsRecord(Record):
 
     least: int  # calibration inputs that a silo needs for its own false alarm rate
     pooled: int = 0  # calibration inputs of all other silos, which it covers together
-
-
-class Deferral(NamedTuple):
-    """The inputs that a person need not decide."""
-
-    coverage: float
-    """Their share."""
-    risk: float
-    """Their error rate."""
-    limit: float | None
-    """Their largest total uncertainty; None if unknown."""
-
-
-_LEFT, _AROUND = 0.9, 0.05
-"""The share of inputs that a person need not decide, and its largest deviation."""
-_SPARED, _SHARE_SPARED = 0.005, 0.15
-"""Minimum decrease of the error rate for which a person decides the others, absolute and as a share of it."""
-_MOST_ERRORS = 0.5
-"""Error rate above which no part of the inputs is left to the model."""
-
-
-class Selective(Record):
-    """A risk-coverage curve: the error rate on answered inputs over the fraction of answered inputs."""
-
-    OMITTED: ClassVar = frozenset({"max_uncertainty"})
-
-    coverage: list[float]
-    risk: list[float]
-    max_uncertainty: list[float] = []  # the largest total uncertainty of answered inputs
-
-    @model_validator(mode="after")
-    def _same_points(self) -> Selective:
-        if len({len(each) for each in (self.coverage, self.risk, self.max_uncertainty or self.risk)}) > 1:
-            raise ValueError("coverage, risk and max_uncertainty must have the same number of points")
-        return self
-
-    @property
-    def deferral(self) -> Deferral | None:
-        """The inputs left if a person decides the most uncertain tenth; None if this spares few errors, or if most
-        predictions are wrong."""
-        points = zip(self.coverage, self.risk, strict=True)
-        coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT), default=(0.0, 0.0))
-        few = not self.risk or self.risk[-1] - risk < max(_SPARED, _SHARE_SPARED * self.risk[-1])
-        if few or abs(coverage - _LEFT) > _AROUND or self.risk[-1] > _MOST_ERRORS:
-            return None
-        limits = dict(zip(self.coverage, self.max_uncertainty, strict=False))
-        return Deferral(coverage, risk, limits.get(coverage))
 
 
 class Policy(Record):
@@ -248,7 +201,7 @@ class Summary(File):
     metrics: dict[str, figures.OwnMetricRecord] = {}  # custom metrics
     pooled: figures.Metrics = figures.Metrics()
     subgroups: list[SubgroupRecord] = []
-    risk_coverage: Selective | None = None
+    risk_coverage: figures.Selective | None = None
     classification: figures.ClassificationRecord | None = None  # of all silos' inputs together
     models: dict[str, figures.ModelRecord] = {}
     decisions: dict[str, float] | None = None
