@@ -25,7 +25,7 @@ def failed(folder: Path, kind: str = "failed", **known: Any) -> str:
 
 def test_what_would_fail_again_is_not_to_be_resumed(tmp_path: Path) -> None:
     text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="silo-3")
-    assert "Failed in round 15: training diverged. The run has no model. → Lower training.lr" in text  # at all silos
+    assert "Failed in round 15: training diverged, first seen at silo-3. The run has no model. → Lower" in text
     assert "FloatingPointError: model/head is not finite" in text
     assert "caveat resume" not in text
     assert "Unfinished" not in text
@@ -53,7 +53,7 @@ def test_a_lost_state_is_put_back_or_reset(tmp_path: Path) -> None:
 def test_what_failed_beside_is_said_too(tmp_path: Path) -> None:
     folder = fake_run(tmp_path / "run")
     text = failed(folder / "baselines" / "local", "unfinished", diverged=True, silo="silo-0")
-    assert "▲ Local failed in round 15: training diverged. The run is not affected, only this comparison" in text
+    assert "▲ Local failed in round 15: training diverged, first seen at silo-0. The run is not affected, only" in text
     assert "has no model" not in text
     assert "Complete" in text
 

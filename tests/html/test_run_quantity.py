@@ -135,11 +135,12 @@ def test_verdicts_of_silos_follow_from_their_test_inputs(tmp_path: Path, seed: i
 def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     page = Page(quantity_run(tmp_path / "a", [5, 6, 7], [8, 9, 10], interval_width=17.0)).text
     assert "They are little narrower than without inputs, in the mean 17.0 instead of 18.0." in page
-    assert "Use its predictions without their intervals" not in page
+    assert "Do not act on a single prediction" not in page
     assert "Predictions are too" not in page
     page = Page(quantity_run(tmp_path / "c", [5, 6, 7], [8, 9, 10], interval_width=19.0)).text
     assert "They are no narrower than without inputs, in the mean 19.0 instead of 18.0." in page
-    assert "Use its predictions without their intervals, which are no narrower" in page
+    assert "Do not act on a single prediction: it is off by" in page
+    assert "19.0 wide, no narrower than without inputs (18.0)" in page
     assert "They are too wide" not in page
 
 
@@ -163,7 +164,7 @@ def test_intervals_with_too_many_inputs_beyond_chance_are_too_wide(
 @pytest.mark.parametrize(
     ("errors", "said"),
     [
-        ((9, 6, 7, 8), "was lowest after round 2, 6.00, and 8.00 after the last"),
+        ((9, 6, 7, 8), "was lowest after round 2 (6.00, after the last 8.00"),
         ((9, 8, 7, 6), ""),
         ((9, 6, 6.1, 6.2), ""),
     ],
@@ -211,5 +212,8 @@ def test_the_headline_has_the_interval_and_the_unit_of_its_error(tmp_path: Path)
     write_json(tmp_path / "run/gallery.json", {"classes": [], "silos": [], "observed": observed})
     half = 1.96 * (errors.var(1, ddof=1) / 50).sum() ** 0.5 / 2
     page = Page(render(read_run(tmp_path / "run"))).text
-    assert f"is off by 5.50 on average (95 % interval {5.5 - half:.3g} to {5.5 + half:.3g}); the median" in page
+    assert (
+        f"is off by 5.50 on average (95 % interval over inputs {5.5 - half:.3g} to {5.5 + half:.3g}); the median"
+        in page
+    )
     assert "in the unit of the target" in page

@@ -31,8 +31,8 @@ from .decisions import local_only, not_foreign
 from .familiarity import alarms_only
 from .guarantee import exceeding, kept
 from .incidents import varied
-from .rounds import model_of, rising
-from .silo_rows import differences_to_alone, worse_alone
+from .rounds import model_of, rising, unstable
+from .silo_rows import alone_at, worse_alone
 
 _ENOUGH = 100
 """Minimum number of test inputs behind advice on the most certain ones."""
@@ -63,8 +63,9 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     if alone and behind:
         return [alone, longer] if longer else [alone]
     if below(run):
-        return [longer or Markup("Train for more <code>rounds</code>{}; else with another <code>training.lr</code> or "
-                                 "a method with local models.").format(_twice(run))]  # fmt: skip
+        more = longer or Markup("Train for more <code>rounds</code>{}.").format(_twice(run))
+        return [more, Markup("Or use another <code>training.lr</code>, or a method with local models, such as "
+                             "<code>--set method.name=local</code>.")]  # fmt: skip
     if unanswered := _unanswered(run, longer):
         return unanswered
     wrong = _mostly_wrong(run)
@@ -79,8 +80,9 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     else:
         test = kept(run.summary) if run.summary else None
         few = bool(test and 0 < test.answered < test.inputs)
-        unknown = not_foreign(run, outside, few and not alarms_only(run))
-        steps = [_alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local_only(run)]
+        own_local = local_only(run)
+        unknown = not_foreign(run, outside, few and not alarms_only(run), own_local)
+        steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown or own_local]
         steps += [_above_at(run), _calibrating(run, found)]
         checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
         steps += [None if few and unknown else _leaving(run, alarms) or checked, longer or (None if lost else alone)]
@@ -110,11 +112,17 @@ def _longer(run: RunFolder) -> Markup | None:
     """Return that more rounds are worth it, if validation accuracy still rose in the last one."""
     if (gain := rising(run)) is None:
         return None
+    of = model_of(run)
+    if peaks := unstable(run):
+        told = joined([f"{percent(share)} after round {at:.0f}" for at, share in peaks])
+        text = "Training is not stable: validation accuracy{} was {}. Train for more <code>rounds</code>{}, or with a "
+        return Markup(f"{text}lower <code>training.lr</code>.").format(f" of {of}" if of else "", told, _twice(run))
     text = Markup(
         "Train for more <code>rounds</code>{}: in the last one, validation accuracy{} still rose by {} points"
     )
-    of, known = model_of(run), [f"{100 * end:.1f}".replace("-", MINUS) for end in gain.known]
+    known = [f"{100 * end:.1f}".replace("-", MINUS) for end in gain.known]
     ends = " (95 % interval over silos {} to {})".format(*known[1:]) if known[1:] else ""
+    ends += ", which chance over silos can explain" * (not gain.clear and bool(ends))
     return text.format(_twice(run), f" of {of}" if of else "", known[0]) + f"{ends}."
 
 
@@ -123,9 +131,10 @@ def _unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
     promise, test = (run.summary.guarantee, kept(run.summary)) if run.summary else (None, None)
     if promise is None or test is None or test.answered:
         return []
-    more = "Train for more <code>rounds</code>{}: a more accurate model answers more inputs."
-    last = Markup("Or calibrate on more inputs{}, or allow more errors than {} (<code>uncertainty.risk</code>).")
-    last = last.format(_more_calibration(run), f"{100 * promise.risk:.6g} %")
+    more = "Train for more <code>rounds</code>{}: a more accurate model may answer some inputs."
+    last = Markup("Or calibrate on more inputs{}, or allow more errors than {:.6g} % (<code>uncertainty.risk</code>), "
+                  "if your use permits it: decide before the next test.")  # fmt: skip
+    last = last.format(_more_calibration(run), 100 * promise.risk)
     return [Markup("Have a person decide every input{}.").format(_by_sets(run)),
             longer or Markup(more).format(_twice(run)), last]  # fmt: skip
 
@@ -136,7 +145,11 @@ def _by_sets(run: RunFolder) -> str:
     if test is None or sets is None or test.set_coverage is None or test.set_size is None:
         return ""
     told = f", with the help of its prediction sets: these contain the class of {percent(test.set_coverage)} of test "
-    return f"{told}inputs ({percent(sets.coverage)} were asked for), and have {test.set_size:.2f} classes on average"
+    told += f"inputs ({percent(sets.coverage)} were asked for), and have {test.set_size:.2f} classes on average"
+    warned = run.summary.warnings if run.summary else ()
+    absent = [silo for each in warned if each.kind == "absent_classes" for silo in each.silos]
+    never = "; they cannot rule out classes without calibration inputs (warning below) at "
+    return told + f"{never}{listed(absent, _MOST_NAMED)}" * bool(absent)
 
 
 def _more_calibration(run: RunFolder) -> Markup:
@@ -149,7 +162,8 @@ def _more_calibration(run: RunFolder) -> Markup:
     options = [f"data.split.calibration={shares[0]:g}", f"data.split.validation={shares[1]:g}"]
     options.append(f"data.split.train={1 - sum(shares):.2g}")
     command = varied(run, "calibrated", *(word for each in options for word in ("--set", each)))
-    return _by(command, sum(_seconds(run))) or Markup(" (<code>data.split.calibration</code>)")
+    known = _by(command, sum(_seconds(run))) or Markup(" (<code>data.split.calibration</code>)")
+    return known + f" ({2 * calibration:,}, and {train - calibration:,} instead of {train:,} for training)"
 
 
 def _mostly_wrong(run: RunFolder) -> str:
@@ -174,8 +188,9 @@ def shortfall(warning: WarningRecord, own: float | None = None) -> str:
         return warning.text[:1].lower() + warning.text[1:].removesuffix(".")
     inputs, lost, gained = (warning.against_baseline[name] for name in ("inputs", "only_baseline", "only_model"))
     points = 100 * (lost - gained) / inputs
-    text = f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs"
-    return text if own is None else f"{text} ({percent(own + points / 100)} against {percent(own)})"
+    text = f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs ("
+    text += "" if own is None else f"{percent(own + points / 100)} against {percent(own)}; "
+    return f"{text}only it is right for {lost:,}, only this run for {gained:,})"
 
 
 _SIMPLE = {
@@ -299,19 +314,6 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     return Markup(text).format(_by(command, 5 * seconds), "lower error" if error else "higher accuracy")
 
 
-def _alone_at(run: RunFolder, where: Sequence[str]) -> Markup:
-    """Return what to use at silos where training alone is better."""
-    right, told = differences_to_alone(run), []
-    for silo, of in zip(run.silos, judged(run), strict=True):
-        if silo.name in where[:_MOST_NAMED]:
-            n, own = silo.n_test or 0, silo.test.accuracy or 0.0
-            most = f", the most frequent class {of.majority.right:,}" if of.majority else ""
-            alone = round((own - right[silo.name].value) * n)
-            told.append(f"{silo.name} ({alone:,} of {n:,} right, this run {round(own * n):,}{most})")
-    more = f" and {len(where) - len(told):,} more" * (len(where) > len(told))
-    return Markup("Use training alone (method <code>{}</code>) instead at {}{}.").format(ALONE, joined(told), more)
-
-
 def _by(command: str, seconds: float) -> Markup:
     """Return a command and about how long it takes, by this run; empty without a command."""
     took = f" (about {duration(seconds)})" if seconds else ""
@@ -360,7 +362,8 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
     if found := curve.deferral:
         coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)
-        which = f"above {limit:.3g}" if limit is not None else f"among the largest {percent(1 - coverage, 0)}"
+        which = f"among the largest {percent(1 - coverage, 0)}"
+        which = which if limit is None else f"above {limit:.3g} (the most uncertain tenth)"
         referred, wrong = inputs - round(coverage * inputs), round(errors * inputs)
         found_errors = wrong - round(risk * round(coverage * inputs))
         said = Markup("Have a person decide inputs with <code>total_uncertainty</code> (entropy, in nats) {}{}: {} ")

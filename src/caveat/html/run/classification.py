@@ -218,7 +218,7 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
         head, rest, kind = "Cannot say whether it is better than the most frequent class", counts, "unknown"
     elif (most := too_few(run)) and len(known) > 1:
         head, kind = "Better than the most frequent class in all silos together", "good"
-        rest = f"{counts}; single silos, with at most {plural(most, 'input')} each, cannot be judged"
+        rest = f"{counts}; accuracy of single silos, with at most {plural(most, 'input')} each, cannot be judged"
     elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.clearly_blind]:
         blind = "" if all(each.behind for _, each, _ in known if each.clearly_blind) else ", or blind to a class,"
         head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"

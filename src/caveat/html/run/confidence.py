@@ -17,8 +17,8 @@ LEVEL = 0.05
 its chance band."""
 UNCLEAR = 0.2
 """Corrected p-value of a check below which confidence may be off."""
-_MATERIAL = 0.05
-"""Pooled ECE, or difference of confidence and accuracy, below which a significant excess over chance is small."""
+MATERIAL = 0.05
+"""Pooled ECE less that of chance, or difference of confidence and accuracy, below which a significant one is small."""
 _RESOLVED = 0.05
 """Maximum upper end of the chance band with which the ECE is judged: calibration errors up to this go unnoticed."""
 _SPREAD = 3.0
@@ -85,6 +85,8 @@ class Check(NamedTuple):
     """Whether confidence exceeds accuracy."""
     large: bool
     text: str
+    size: float = 1.0
+    """The ECE less that of chance, or the difference of confidence and accuracy."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Confidence:
         p = normal_tail(1.645 * (ece - band.mean) / (band.upper - band.mean))
         _, confidence, accuracy = self.rates
         text = f"ECE {decimal(ece)} over all inputs, where chance explains {decimal(band.upper)}"
-        return Check(p, confidence > accuracy, ece >= _MATERIAL, text)
+        return Check(p, confidence > accuracy, ece - band.mean >= MATERIAL, text, ece - band.mean)
 
     def _mean(self) -> Check | None:
         return _of_rates(self.bins, len(self.bins.count), f"the {self.rates[0]:,} predictions")
@@ -205,7 +207,8 @@ def _of_rates(bins: Reliability, end: int, whose: str) -> Check | None:
         return None
     p = 2 * normal_tail(n * abs(confidence - accuracy) / math.sqrt(variance))
     text = f"{whose} are {percent(confidence)} sure on average and {percent(accuracy)} right"
-    return Check(p, confidence > accuracy, abs(confidence - accuracy) * n >= _MATERIAL * sum(bins.count), text)
+    size = abs(confidence - accuracy)
+    return Check(p, confidence > accuracy, size * n >= MATERIAL * sum(bins.count), text, size)
 
 
 def silos_off(run: RunFolder) -> dict[str, str]:

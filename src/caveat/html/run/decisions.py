@@ -1,11 +1,12 @@
 """Decisions about the test inputs of each stream and their accuracy, as bars and tables."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ...core.text import count, decimal, joined, percent
+from ...core.text import count, decimal, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream, Summary
 from ...uncertainty.statistical_tests import wilson
@@ -13,7 +14,7 @@ from .. import svg
 from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Statement, Table, column, table, words
 from .familiarity import promised
-from .guarantee import Shares, foreign, foreign_streams, in_words, kept, shares_of
+from .guarantee import Shares, foreign, in_words, kept, shares_of
 from .silo_metrics import METRICS
 from .uncertainty import quadrants
 
@@ -98,44 +99,37 @@ def local_only(run: RunFolder) -> Markup | None:
     found = better_alone(run)
     if found is None or not found.local:
         return None
-    known = {name: each.models.get("local") for name, each in foreign_streams(run.summary).items()}
-    wrong = [
-        f"{percent(1 - each.pooled.accuracy)} of {in_words(name)}"
-        for name, each in known.items()
-        if each and each.pooled.accuracy is not None
-    ]
-    price = f"wrong for {joined(wrong)}" if wrong else "also answer foreign ones"
     text = "If only inputs of classes that a silo has trained on can arrive, set <code>uncertainty.policy = "
-    text += "&quot;always&quot;</code>: local models are right for {} of own inputs; otherwise keep this policy, "
-    text += "because they are {}."
-    return Markup(text).format(percent(found.right), price)
+    text += "&quot;always&quot;</code>: local models are right for {} of own inputs. Never use it where others can "
+    text += "arrive: local models cannot name classes that they have not seen."
+    return Markup(text).format(percent(found.right))
 
 
-def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:
+def not_foreign(run: RunFolder, line: Statement | None, few: bool, own_local: Markup | None = None) -> Markup | None:
     """Return where not to use it because of wrong answers to foreign inputs, if there are too many by the verdict on
-    them; `few` is whether not all own inputs are answered."""
+    them; `few` is whether not all own inputs are answered, `own_local` what to do where no such inputs can arrive."""
     if line is None or line.kind == "good" or run.summary is None:
         return None
     limit = run.summary.guarantee.risk if run.summary.guarantee else TOLERATED
     wrong = [name for name, each in foreign(run.summary).items() if each.wrong > limit]
-    text = Markup("Do not use it where inputs {} can arrive: of {}.")
     known = {name: in_words(name).removeprefix("those ") for name in wrong}
-    said = text.format(" or ".join(known.values()), "; of ".join(_answered_wrong(run.summary, name) for name in wrong))
+    text = "Do not use it without a person where inputs {} can arrive: of {}."
+    told = "; of ".join(_answered_wrong(run.summary, name) for name in wrong)
+    said = (own_local + " " if own_local else Markup()) + Markup(text).format(" or ".join(known.values()), told)
     if run.summary.policy.name != "guaranteed" and not promised(run):
         return said + Markup(" Alarms may notice them: set <code>uncertainty.false_alarm_rate</code> above 0.")
+    alarms = [(run.summary.tested[name].chosen.pooled.alarms, foreign(run.summary)[name].answered) for name in wrong]
+    if all(of is not None and math.isclose(of, 1 - answered, abs_tol=1e-6) for of, answered in alarms):
+        return said + " Alarms do not prevent this: it answers no input with an alarm."
     return said + f" Have a person decide inputs with an alarm{' or without an answer' * few}."
 
 
 def _answered_wrong(summary: Summary, name: str) -> str:
-    """Return how many answers to a stream are wrong, and at which silo most of its inputs were answered."""
-    stream, shares = summary.tested[name], foreign(summary)[name]
-    n = f"{round(shares.answered * stream.examples):,} " if stream.examples else ""
-    number = f" ({round(shares.wrong * stream.examples):,})" if stream.examples else ""
-    told = f"{n}{name} inputs that it answered, {percent(shares.wrong / shares.answered)}{number} were wrong"
-    known = [(silo.streams[name].models, silo.name) for silo in summary.silos if name in silo.streams]
-    answered = [(next(iter(models.values())).answered or 0.0, silo) for models, silo in known if models]
-    share, silo = max(answered, default=(0.0, ""))
-    return told + f"; {silo} answered the most, {percent(share)}" * (len(answered) > 1 and share > shares.answered)
+    """Return how many inputs of a stream, and how many answers to it, are wrong."""
+    inputs, shares = summary.tested[name].examples, foreign(summary)[name]
+    n, wrong = f"{inputs:,} " if inputs else "", f" ({round(shares.wrong * inputs):,})" if inputs else ""
+    answers = f"{percent(shares.wrong / shares.answered)} of its answers"
+    return f"{n}{name} inputs, {percent(shares.wrong)}{wrong} were answered wrongly, {answers}"
 
 
 TOLERATED = 0.05

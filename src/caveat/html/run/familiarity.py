@@ -60,7 +60,11 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     elif in_all:
         said += " These are more than guaranteed, beyond chance; test inputs may be unlike calibration inputs."
     if together and few:
-        said += f" The limit is for all silos with fewer than {least(alarm)} calibration inputs, not for each."
+        which = "All silos" if len(few) == len(silos) else f"{len(few):,} of {len(silos):,} silos"
+        said += (
+            f" {which} have fewer than {least(alarm)} calibration inputs, so the limit holds for them together, not "
+        )
+        said += "for each."
     said += "" if foreign or not able else " Inputs that silos do not know were not tested (data.ood adds some)."
     return Familiarity("open" if mute or broken or in_all else kind, said, able)
 

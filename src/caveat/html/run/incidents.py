@@ -146,7 +146,8 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
         found = _rate(run)
         was = "" if found is None else f", which was {found if found < 1e4 else round(found):,},"
         left = "The run has no model." if own else "The run is not affected, only this comparison is missing."
-        what = f"{what}: training diverged. {left}"
+        first = f", first seen at {plain(failure.silo)}" if failure.silo else ""
+        what = f"{what}: training diverged{first}. {left}"
         todo = f"Lower training.lr{was} and start another run; with the same settings it would fail again."
         if run.federated and can_go_back(run.path):
             todo += (

@@ -68,8 +68,11 @@ def _missed(run: RunFolder) -> str:
         return ""
     k = names.index(found.positive)
     own, others = found.confusion[k], found.confusion[1 - k]
-    said = f" It misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class {found.positive!r}"
-    return f"{said}, and predicts this class for {others[k]:,} of {plural(sum(others), 'other')}."
+    said = f" At the most probable class it misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class "
+    said += f"{found.positive!r}, and predicts this class for {others[k]:,} of {plural(sum(others), 'other')}"
+    if at := found.operating:
+        said += f"; at thresholds from calibration inputs, {at.false_negatives:,} and {at.false_positives:,}"
+    return f"{said}."
 
 
 _MOST_NAMED = 4
@@ -139,7 +142,7 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
         kind, gaps = "open", differences_to_alone(run)
         ends = [[f"{-100 * end:.1f}" for end in gaps[each].known] for each in lost[:_MOST_NAMED]]
         told = [f"{each} ({by} points; {low} to {high})" for each, (by, high, low) in zip(lost, ends, strict=False)]
-        said += f" over silos; training alone is better at {listed(told, _MOST_NAMED)}, by the interval of each silo"
+        said += f" over silos; training alone is better at {listed(told, _MOST_NAMED)}, beyond chance over silos"
     return Statement(kind, f"{said}.")
 
 

@@ -84,7 +84,7 @@ def sentence(run: RunFolder) -> str:
     unit = run.section("data").get("target") or "the target"
     rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error in the unit of {unit}, mean over {over})."
     ends = mean_error(run)
-    told_ends = f" (95 % interval {significant(ends[0])} to {significant(ends[1])})" if ends else ""
+    told_ends = f" (95 % interval over inputs {significant(ends[0])} to {significant(ends[1])})" if ends else ""
     text = Markup("<b>{}</b> is off by <b>{}</b> on average{}{}")
     return text.format(run.title, significant(mean.mae), told_ends, rest)
 
@@ -112,7 +112,8 @@ def verdicts(run: RunFolder) -> list[Statement]:
     if alone and (gap := gap_to(run, alone, name)):
         side, clear = "lower" if gap.value < 0 else "higher", gap.clear
         chance = f", {'' if clear else 'no '}more than chance over silos explains" if gap.low is not None else ""
-        ends = "" if gap.low is None else f" (95 % interval {' to '.join(alike(gap.known[1:], own))})"
+        ends = " (difference {}, 95 % interval over silos {} to {})" if gap.low is not None else ""
+        ends = ends.format(*alike(gap.known, own)) if ends else ""
         text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{ends}{chance}."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
@@ -199,8 +200,11 @@ def next_steps(run: RunFolder) -> list[Markup]:
         steps.append(Markup(text).format(listed(few, _MOST_NAMED)))
     width, usual = run.mean.interval_width, _usual_width(run, silos[0].wanted) if silos and silos[0].wanted else None
     if width and usual and width >= usual:
-        text = "Use its predictions without their intervals, which are no narrower than without inputs: more "
-        steps.append(Markup(f"{text}calibration inputs (<code>data.split.calibration</code>) may narrow them."))
+        error = f": it is off by {significant(own)} on average" if name == "mae" else ""
+        share = f"{percent(run.mean.interval_coverage)} of test inputs, {percent(silos[0].wanted)} guaranteed"
+        hold = "" if few else f" hold ({share}), but"
+        text = "Do not act on a single prediction{}. Its intervals{} are {} wide, no narrower than without inputs ({})."
+        steps.insert(0, Markup(text).format(error, hold, significant(width), significant(usual)))
     for skew, side in (("low", "higher"), ("high", "lower")):
         if off := [f"silo {each.silo.name!r}" for each in silos if each.skew == skew]:
             text = "Expect {} values than predicted at {}."
@@ -215,12 +219,17 @@ def _stop_earlier(run: RunFolder, metric: str) -> list[Markup]:
     found, (_, called) = overtrained(run, metric), _judged(run)
     if found is None or run.summary is None:
         return []
-    at, least, last = found
+    at, least, last, gap = found
     again = varied(run, "shorter", "--set", f"rounds={at}")
-    text = "Train for fewer <code>rounds</code>{} (or set <code>evaluation.early_stopping_patience</code>): validation "
-    text += "{} was lowest after round {:,}, {}, and {} after the last."
-    by = Markup(" with {}").format(code(again)) if again else ""
-    return [Markup(text).format(by, called, at, significant(least), significant(last))]
+    head, shown = "Fewer <code>rounds</code> may do as well: try them", "no more than chance explains"
+    if gap and gap.clear:
+        head, shown = "Train for fewer <code>rounds</code>", "more than chance explains"
+    text = "{}{} (or set <code>evaluation.early_stopping_patience</code>): validation {} was lowest after round {:,} "
+    by, told = Markup(" with {}").format(code(again)) if again else "", ""
+    if gap and gap.low is not None:
+        told = "; difference {}, 95 % interval over silos {} to {}, {}".format(*alike(gap.known, last), shown)
+    values = called, at, significant(least), significant(last), told
+    return [Markup(f"{text}({{}}, after the last {{}}{{}}).").format(Markup(head), by, *values)]
 
 
 def quantity_parts(run: RunFolder) -> dict[str, Any]:

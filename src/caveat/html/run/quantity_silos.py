@@ -149,7 +149,7 @@ class JudgedValues:
             return Statement("bad", f"intervals are {self.short:.1f} points short, beyond chance")
         if self.short > 0:
             return Statement("unknown", f"intervals are {self.short:.1f} points short, by no more than chance explains")
-        return Statement("good", "no shortfall of intervals is shown")
+        return Statement("good", "intervals hold")
 
 
 def judged(run: RunFolder) -> list[JudgedValues]:

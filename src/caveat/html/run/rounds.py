@@ -181,6 +181,15 @@ def rising(run: RunFolder) -> Dot | None:
     return gap if gap and (gap.value >= _STEEP or (gap.low or 0.0) > 0) else None
 
 
+def unstable(run: RunFolder) -> list[Point]:
+    """Return the peak, the low after it and the end of mean validation accuracy, if it fell by more than `_UNSTABLE`
+    between them; empty if it did not."""
+    line = mean_line(_points(run.curve_rows, "accuracy"))
+    pairs = [(high, low) for i, high in enumerate(line) for low in line[i + 1 :]]
+    high, low = max(pairs, key=lambda pair: pair[0][1] - pair[1][1], default=((0, 0.0), (0, 0.0)))
+    return list(dict.fromkeys([high, low, line[-1]])) if high[1] - low[1] > _UNSTABLE else []
+
+
 def last_accuracy(run: RunFolder) -> float | None:
     """Return the accuracy on all validation inputs in the last round; None if not all silos evaluated in it."""
     rows = [(row.accuracy or 0.0, row.examples or 0) for row in run.curve_rows if row.round == run.rounds_run]
@@ -188,17 +197,20 @@ def last_accuracy(run: RunFolder) -> float | None:
     return sum(share * n for share, n in rows) / inputs if inputs and len(rows) == len(run.silos) else None
 
 
-def overtrained(run: RunFolder, metric: str) -> tuple[int, float, float] | None:
-    """Return the round with the lowest mean of an error over silos, this mean, and the last one, if the last is at
-    least a tenth higher and higher at each silo; otherwise None."""
+def overtrained(run: RunFolder, metric: str) -> tuple[int, float, float, Dot | None] | None:
+    """Return the round with the lowest mean of an error over silos, this mean, the last one and their difference, with
+    its interval over silos, if the last is at least a tenth higher and higher at each silo; otherwise None."""
     points = _points(run.curve_rows, metric)
     if len(line := mean_line(points)) < 3:
         return None
     (at, least), (last, now) = min(line, key=lambda point: point[1]), line[-1]
     ends = [dict(each) for each in points.values()]
-    return (int(at), least, now) if now >= 1.1 * least and all(each[last] > each[at] for each in ends) else None
+    gap = over_silos([each[last] - each[at] for each in ends])
+    return (int(at), least, now, gap) if now >= 1.1 * least and all(each[last] > each[at] for each in ends) else None
 
 
+_UNSTABLE = 0.2
+"""Fall of mean accuracy between rounds above which training is not stable."""
 _STEEP = 0.1
 """Gain of accuracy in one round from which training is unfinished, even if few silos show it."""
 

@@ -1,14 +1,18 @@
 """What is known about each silo of a run: its test metrics beside training alone and the most frequent class."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
-from ...core.text import signed
+from markupsafe import Markup
+
+from ...core.text import joined, signed
 from ...files import RunFolder, natural
 from ...files.schema import SiloRecord
-from ...uncertainty.statistical_tests import binomial_tail, wilson
+from ...uncertainty.statistical_tests import score_interval, wilson
 from ..diagrams import Dot
-from .classification import ALONE, Judged, judged, too_few
+from .classification import ALONE, Judged, judged, majority, too_few
 
 
 @dataclass(frozen=True)
@@ -61,20 +65,20 @@ def wilson_of(silo: SiloRecord) -> tuple[float, float] | None:
     return wilson(round(silo.test.accuracy * silo.n_test), silo.n_test)
 
 
-def differences_to_alone(run: RunFolder) -> dict[str, Dot]:
-    """Return by silo the difference in accuracy to training alone, if that is known.
+def differences_to_alone(run: RunFolder, level: float = 0.05) -> dict[str, Dot]:
+    """Return by silo the difference in accuracy to training alone, if that is known, with an interval of 1 - `level`.
 
     Intervals combine both Wilson intervals (Newcombe, 1998, method 10). They ignore that both have the same inputs,
     which makes them wider if both err on the same inputs.
     """
-    other, found = run.comparable.get(ALONE), dict[str, Dot]()
+    other, found, z = run.comparable.get(ALONE), dict[str, Dot](), NormalDist().inv_cdf(1 - level / 2)
     alone = {silo.name: silo for silo in other.silos} if other else {}
     for silo in run.silos:
         theirs = alone[silo.name].test.accuracy if silo.name in alone else None
         if theirs is None or silo.test.accuracy is None or not silo.n_test:
             continue
         mine, n = silo.test.accuracy, silo.n_test
-        (l1, u1), (l2, u2) = wilson(round(mine * n), n), wilson(round(theirs * n), n)
+        (l1, u1), (l2, u2) = (score_interval(round(share * n) / n, n, z) for share in (mine, theirs))
         gap = mine - theirs
         low, high = gap - math.hypot(mine - l1, u2 - theirs), gap + math.hypot(u1 - mine, theirs - l2)
         note = f"{points(gap)} points ({points(low)} to {points(high)})"
@@ -83,15 +87,38 @@ def differences_to_alone(run: RunFolder) -> dict[str, Dot]:
 
 
 def worse_alone(run: RunFolder) -> list[str]:
-    """Return the silos at which training alone is better, by the 95 % interval of each, the most clearly first; none
-    if chance explains as many silos, or if single silos cannot be judged."""
-    found = {} if too_few(run) else differences_to_alone(run)
+    """Return the silos at which training alone is right more often than the run, by intervals corrected for the number
+    of silos, and than the most frequent class, the most clearly first; none if single silos cannot be judged."""
+    found = {} if too_few(run) else differences_to_alone(run, 0.05 / max(1, len(run.silos)))
     known = [(dot.high, name) for name, dot in found.items() if dot.high is not None and dot.high < 0]
-    return [name for _, name in sorted(known)] if binomial_tail(len(known), len(found), 0.025) < _BY_CHANCE else []
+    useless = _useless_alone(run) if known else set()
+    return [name for _, name in sorted(known) if name not in useless]
 
 
-_BY_CHANCE = 0.1
-"""Probability of as many silos if training alone is nowhere better, from which none is named."""
+def _useless_alone(run: RunFolder) -> set[str]:
+    """Return the silos at which training alone predicts one class or is no better than the most frequent one."""
+    other, names, found = run.comparable.get(ALONE), (run.summary.classes if run.summary else None) or [], set[str]()
+    for silo in other.silos if other else ():
+        most, confusion = majority(silo, names), (silo.classification.confusion if silo.classification else None) or []
+        if (most and not most.beaten) or (confusion and sum(map(any, zip(*confusion, strict=True))) == 1):
+            found.add(silo.name)
+    return found
+
+
+MOST_NAMED = 4
+
+
+def alone_at(run: RunFolder, where: Sequence[str]) -> Markup:
+    """Return what to use at silos where training alone is better."""
+    right, told = differences_to_alone(run), []
+    for silo, of in zip(run.silos, judged(run), strict=True):
+        if silo.name in where[:MOST_NAMED]:
+            n, own = silo.n_test or 0, silo.test.accuracy or 0.0
+            most = f", the most frequent class {of.majority.right:,}" if of.majority else ""
+            alone = round((own - right[silo.name].value) * n)
+            told.append(f"{silo.name} ({alone:,} of {n:,} right, this run {round(own * n):,}{most})")
+    more = f" and {len(where) - len(told):,} more" * (len(where) > len(told))
+    return Markup("Use training alone (method <code>{}</code>) instead at {}{}.").format(ALONE, joined(told), more)
 
 
 def points(share: float) -> str:

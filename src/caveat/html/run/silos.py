@@ -194,7 +194,7 @@ def _bar(row: SiloRow, low: float) -> str:
 
 
 def _alone(row: SiloRow, lost: Sequence[str]) -> Cell:
-    flag = "training alone is better (95 % interval of this silo)" if row.silo.name in lost else ""
+    flag = "training alone is better, beyond chance over silos" if row.silo.name in lost else ""
     return Cell("" if row.alone is None else points(row.alone.value), flag)
 
 

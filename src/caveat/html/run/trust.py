@@ -20,7 +20,7 @@ from ..svg import Axes, Chart, Line, draw, inner_ticks, key, plot, ticks, writte
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
-from .confidence import LEVEL, UNCLEAR, Confidence, confidence
+from .confidence import LEVEL, MATERIAL, UNCLEAR, Confidence, confidence
 from .decisions import OWN, TOLERATED, Single, better_alone
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
@@ -160,8 +160,7 @@ def trust(run: RunFolder) -> Trust | None:
     steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
     unusual = " ".join(each.text for each in run.summary.warnings if each.kind == "data")
     if names := list(dict.fromkeys(re.findall(r"olumn '([^']*)'", unusual))):
-        text = "First check column {} (unusual data, below), which may explain these results."
-        steps = [Markup(text).format(listed(names, _MOST_NAMED)), *steps]
+        steps = [Markup("Check column {} (unusual data, below).").format(listed(names, _MOST_NAMED)), *steps]
     if not lines and not steps:
         return None
     return Trust(worst_first(lines), steps)
@@ -173,17 +172,20 @@ def _confidence_line(found: Confidence) -> Statement:
         return Statement(found.kind, Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
     if found.p < LEVEL:
         how = "overconfident" if found.over else "underconfident"
-        little = "" if any(each.large for each in found.found) else "slightly "
-        return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
+        small = all(each.size < MATERIAL for each in found.found)
+        head = ("slightly ", f", by less than {100 * MATERIAL:.0f} points") if small else ("", "")
+        return Statement(found.kind, Markup("<b>It is {}{}</b>{}: {}.").format(head[0], how, head[1], texts))
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
-        text = Markup("<b>Its confidence may be off</b>: {} ({}, corrected for {} checks; below 0.05 shows an error).")
-        return Statement(found.kind, text.format(found.checks[0].text, equation(found.p), len(found.tested)))
+        text = Markup("<b>No error of its confidence is shown</b>; it may be too {}: {} ({}, corrected for {} checks).")
+        how, first = "high" if found.checks[0].over else "low", found.checks[0].text
+        return Statement(found.kind, text.format(how, first, equation(found.p), len(found.tested)))
     if not found.resolved:
         band = found.pooled.ece_null
         unnoticed = (
-            f", because chance alone explains a calibration error (ECE) of up to {decimal(band.upper)}" if band else ""
+            f": the calibration error (ECE) is {decimal(found.pooled.ece)}, and chance alone explains " if band else ""
         )
+        unnoticed += f"up to {decimal(band.upper)}" if band else ""
         text = Markup("<b>Cannot say whether its confidence is right</b>: {} are too few{}.")
         return Statement(found.kind, text.format(plural(n, "test input"), unnoticed))
     text = Markup("<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; ")
