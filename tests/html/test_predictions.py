@@ -88,6 +88,8 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     assert 0.01 <= found.alarms.p < 0.05
     (line,) = verdicts(found)
     assert line.kind == "open"
+    said = "Check the file first: 4 of 20 inputs raise an alarm, about 1 is expected. If it is the silo's own, a "
+    assert sentence(found).striptags() == f"{said}person decides 4 inputs and the model 16."
     told = f"(5 in 100), so many or more happen by chance in {percent(found.alarms.p)} of such files. Such an input is "
     assert line.text.endswith(f"{told}more unusual than all but 4 of the 99 calibration inputs of the silo.")
     person, check = steps(found)
@@ -199,10 +201,10 @@ def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     other = steps(replace(made(8), others=("b c", "d")))
     told = "If you know that these inputs are of another silo (b c, d) (do not choose it by its alarms), "
     assert Markup(other[-1]).striptags() == f"{told}{own}: --silo NAME"
-    given = "caveat predict runs/x 'b c.csv' --silo VA --report new.html"
+    given = "caveat predict runs/x 'b c.csv' --silo VA --out v1.2/new --report new.html"
     other = replace(made(8), source="b c.csv", others=("b c",), command=given)
     page = Page(render(other)).text
-    again = "caveat predict runs/x 'b c.csv' --silo 'b c' --report 'new-b c.html'"  # this page stays
+    again = "caveat predict runs/x 'b c.csv' --silo 'b c' --out 'v1.2/new-b c' --report 'new-b c.html'"
     assert page.index(again) < page.index("The strangest inputs") < page.index(given)
     known = replace(other, prediction=made(3).prediction)
     assert not any("--silo" in step for step in steps(known))

@@ -632,10 +632,10 @@ def test_commands_have_the_time_that_they_take_and_not_the_time_of_the_run(tmp_p
     assert "(about 3.3 min)" in step  # this run and training alone, each 100 s
 
 
-def test_column_with_unusual_data_comes_first(tmp_path: Path) -> None:
+def test_unusual_data_come_first(tmp_path: Path) -> None:
     warning = {"kind": "data", "text": "Column 'chol' has 0 in several rows.", "silos": []}
     folder = change(confident_run(tmp_path / "run", RIGHT, off=0), warnings=[warning])
-    assert Markup(told(folder).advice[0]).striptags().startswith("Check column chol (unusual data, below)")
+    assert Markup(told(folder).advice[0]).striptags() == "Check the unusual data (below) first."
 
 
 def test_predictions_that_are_all_below_the_highest_bin_are_judged_once(tmp_path: Path) -> None:

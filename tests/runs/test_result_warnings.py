@@ -47,6 +47,10 @@ def test_unusual_data_are_said_in_the_report(tmp_path: Path) -> None:
     assert texts[0].startswith(told.replace("column", "Column", 1))
     assert "Columns with one value at some silos, but not at others: 'chol' (south)." in texts
     assert f"Unusual data</strong>: {' '.join(texts)}" in unescape((tmp_path / "run" / "report.html").read_text())
+    card = command("card", tmp_path / "run", "--silo", "north")
+    assert card.exit_code == 0, card.stderr
+    assert "chol" in card.stdout
+    assert "far from all other" not in card.stdout  # a card names no values of silos
 
 
 def test_sets_from_enough_rows_are_not_warned_of(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from ..core import Decision, Prediction, Reason
 from ..data.preparation import Inputs
 from ..files import RunFolder, as_text, record_of
+from ..files.checkpoints import hashes
 from ..files.schema import SiloRecord, Summary
 from ..html.predicted_inputs import PredictedInputs
 from ..html.run.advice import against
@@ -177,7 +178,7 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
     own = None if summary is None else _wrong_of(summary.silos, silo)
     advice = against(RunFolder(run.folder, summary=summary), silo)
     warnings = [each.sentences for each in (summary.warnings if summary else ()) if silo in (each.silos or [silo])]
-    different = len({each.numpy().tobytes() for each in found.x})
+    different = len(set(hashes(found.x.numpy()))) if len(found.x) else 0
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
         found.files, others, tested, own, limit, advice, warnings, "", different,

@@ -104,7 +104,8 @@ def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]
                                          and not k.startswith("reference")}},
         "groups": list(_groups(summary)),
         "promises": list(promises(run.experiment, silo, tuple(outputs(trial)), exported=False)),
-        "warnings": [each.sentences for each in summary.warnings if silo in (each.silos or [silo])],
+        "warnings": [each.sentences for each in summary.warnings
+                     if silo in (each.silos or [silo]) and not each.of_data],  # which name values of silos
         "noticed": list(NOTICED), "not_noticed": list(UNNOTICED),
         "privacy": None if summary.privacy is None else {
             "epsilon": summary.privacy.epsilon, "delta": summary.privacy.delta,

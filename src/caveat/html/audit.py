@@ -55,7 +55,7 @@ def sentence(findings: Sequence[Finding]) -> str:
 def _word(finding: Finding) -> str:
     """Return the word of a verdict; of an undecided estimate with an interval, on which side of its limit it is."""
     dot = _estimate(finding)
-    if finding.verdict == "does not hold" and finding.measured.get("p", 0.0) > _LEVEL / _TESTED:
+    if finding.verdict == "does not hold" and finding.measured.get("excess", {}).get("low", 1.0) <= 0:
         return "no, narrowly"
     if finding.verdict != "cannot say" or dot is None or dot.low is None or dot.value == finding.measured["limit"]:
         return _KINDS[finding.verdict][1]
@@ -123,8 +123,6 @@ def _beside(finding: Finding) -> str:
 
 
 _LEVEL = 0.05
-_TESTED = 5
-"""Usual number of tested promises, for which single tests are not corrected."""
 _DECIDING = {"partial": "partial correlation", "exponent": "exponent of n", "rank_correlation": "rank correlation"}
 """Keys and names of the measurement that a finding's limit is about, the first one that it has."""
 
@@ -242,7 +240,7 @@ _INSTEAD = {
 }
 """What to do about promises that do not hold."""
 _USE = {
-    "epistemic and data": "Use epistemic uncertainty only as a mean, to see whether more data would help.",
+    "epistemic and data": "Use epistemic uncertainty only as a mean over inputs, which decreases with more data.",
 }
 """The use of a promise that holds, if it is not what the promise says."""
 _MEANWHILE = (

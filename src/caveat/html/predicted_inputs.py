@@ -29,6 +29,11 @@ class Alarms(NamedTuple):
         """Whether there are more than chance explains."""
         return self.p < LEVEL
 
+    @property
+    def seldom(self) -> bool:
+        """Whether there are as many by chance in fewer than a twentieth of files."""
+        return self.p < 0.05
+
 
 @dataclass(frozen=True)
 class PredictedInputs:

@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from os.path import splitext
 from types import MappingProxyType
 
 from markupsafe import Markup
@@ -68,7 +69,7 @@ def sentence(found: PredictedInputs) -> Markup:
         return text.format(plural(n, "input"), f"; a person decides {doubtful:,}{told}" if doubtful else "")
     if not doubtful:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
-    if found.alarms.p < LEVEL:
+    if found.alarms.seldom:
         text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected. If it is the silo's own, a "
                       "person decides {:,} inputs and the model {:,}.")  # fmt: skip
         return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), doubtful, n - doubtful)
@@ -106,11 +107,8 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if prediction.typicality is None or not rate:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
-        seldom = alarms.p < 0.05
-        chance = (
-            f"more than chance explains ({equation(alarms.p)})" if seldom else f"as by chance ({equation(alarms.p)})"
-        )
-        if seldom and not alarms.unlike:
+        chance = f"{'more than chance explains' if alarms.seldom else 'as by chance'} ({equation(alarms.p)})"
+        if alarms.seldom and not alarms.unlike:
             chance = f"so many or more happen by chance in {percent(alarms.p)} of such files"
         chance = f", {chance}" if alarms.raised > rate * n else ""
         than = f"all {found.ranked_among:,}" if found.alarm_rank == 1 else f"all but {found.alarm_rank - 1:,} of the "
@@ -122,7 +120,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"The absence of an alarm is no evidence here: {told}"))
         else:
-            lines.append(Statement("bad" if alarms.unlike else "open" if seldom else "good", told))
+            lines.append(Statement("bad" if alarms.unlike else "open" if alarms.seldom else "good", told))
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("unknown", f"No alarm is possible: {among}."))
@@ -212,8 +210,8 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
     fitted = joined(["standardization"] * bool(found.cells) + ["temperature"] * scaled + ["calibration"])
     stem = found.source.rpartition(".")[0]
     silo = stem if stem in found.others else "NAME"
-    new = {name: f"{end[0]}-{silo}{end[1]}{end[2]}" for name in ("--out", "--report")  # this page and its CSV stay
-           if (given := option_of(found.command, name)) and (end := given.rpartition("."))[0]}  # fmt: skip
+    new = {name: f"-{silo}".join(splitext(given)) for name in ("--out", "--report")  # this page and its CSV stay
+           if (given := option_of(found.command, name))}  # fmt: skip
     whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
     own = found.in_sample and silo == stem

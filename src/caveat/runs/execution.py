@@ -17,7 +17,7 @@ from ..wrappers.ensembles import Ensemble
 from .base import BaseRun
 from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder
-from .result_warnings import DATA, norms_of, say_unbounded
+from .result_warnings import norms_of, say_unbounded
 from .summary import check_vectorized, not_batched
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
             progress.finish(as_json(summary))
     finally:
         progress.end()
-    for each in (each for each in summary.warnings if each.kind != DATA):
+    for each in (each for each in summary.warnings if not each.of_data):
         warnings.warn(f"{title}: {each.sentences}", ResultWarning, stacklevel=2)
 
 

@@ -28,8 +28,6 @@ from ..wrappers.guarantee_policy import Guaranteed
 from .base import BaseRun
 from .collapse import collapse
 
-DATA = "data"
-"""The kind of the warnings about the data, which were issued when the data were read."""
 _MOST_CLASSES = 6
 """Maximum number of classes that a text names."""
 
@@ -52,7 +50,7 @@ class RunResult:
 
 def of_data(result: RunResult) -> Iterator[Caution]:
     """Yield the warnings about the data, if they are on this machine."""
-    yield from (Caution(DATA, f"{text[:1].upper()}{text[1:]}.") for text in result.run.unusual)
+    yield from (Caution("data", f"{text[:1].upper()}{text[1:]}.") for text in result.run.unusual)
 
 
 def of_method(result: RunResult) -> Iterator[Caution]:

@@ -85,6 +85,11 @@ class WarningRecord(Record):
     def sentences(self) -> str:
         return f"{self.text} {self.advice}".rstrip()
 
+    @property
+    def of_data(self) -> bool:
+        """Whether it is about the data, whose values it can name; it was issued when the data were read."""
+        return self.kind == "data"
+
 
 class SiloRecord(Record):
     """The final metrics of one silo, and its method's entries."""

@@ -1,7 +1,6 @@
 """Trustworthiness of a run: the summary at the top of its page, calibration, and uncertainty of errors."""
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, equation, listed, percent, percent_tick, plural, tick
+from ...core.text import decimal, equation, percent, percent_tick, plural, tick
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
@@ -158,9 +157,8 @@ def trust(run: RunFolder) -> Trust | None:
     lines += [each for each in (outside, _single_model(better_alone(run))) if each]
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
-    unusual = " ".join(each.text for each in run.summary.warnings if each.kind == "data")
-    if names := list(dict.fromkeys(re.findall(r"olumn '([^']*)'", unusual))):
-        steps = [Markup("Check column {} (unusual data, below).").format(listed(names, _MOST_NAMED)), *steps]
+    if any(each.of_data for each in run.summary.warnings):
+        steps = [Markup("Check the unusual data (below) first."), *steps]
     if not lines and not steps:
         return None
     return Trust(worst_first(lines), steps)
