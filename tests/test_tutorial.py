@@ -26,8 +26,7 @@ def test_every_block_of_the_tutorial_runs_and_prints_what_it_shows(nowhere: Path
         if kind == "python":
             exec(block, names)
         elif kind == "text":
-            for line in block.splitlines():
-                assert line.strip("()") in printed
+            assert " ".join(block.split()) in " ".join(printed.split())  # the page wraps long lines
         else:
             for line in block.replace("\\\n", " ").splitlines():
                 result = caveat(*shlex.split(line.removeprefix("$ caveat ")))
