@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from scipy.stats import permutation_test
 from sklearn.metrics import log_loss, roc_auc_score
 
 from caveat.bench.board import Board, CellFigures, bootstrap, improvements, sign_flips
-from caveat.bench.federations import LITE, TABLE, BoardFederation, Dealt, deal, made
+from caveat.bench.federations import FEDERATIONS, LITE, TABLE, BoardFederation, Dealt, deal, made
 from caveat.bench.figures import figures
 from caveat.bench.page import markdown, write_board
 from caveat.bench.settings import SETTINGS, BoardSettings, read_settings
@@ -304,6 +305,22 @@ def test_lite_federations_need_no_files_and_are_dealt_anew_for_every_seed(name: 
     assert shared  # an input has the same id with another seed
     pooled = first.pooled().silos
     assert len(pooled[0].test) == sum(len(silo.test) for silo in first.silos)
+
+
+@pytest.mark.long
+@pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
+@pytest.mark.parametrize("name", FEDERATIONS)
+def test_all_silos_and_kinds_of_inputs_of_a_federation_have_the_same_shape(name: str) -> None:
+    federation = deal(name, Path(os.environ["CAVEAT_DATA"]), 0)
+    pooled = federation.pooled().silos[0]
+    assert len(pooled.test) == sum(len(silo.test) for silo in federation.silos) >= 250
+    shape = pooled.test.x.shape[1:]
+    for silo in federation.silos:
+        assert silo.train.x.shape[1:] == shape
+        others = federation.others[silo.name]
+        assert {"far_noise", "far_other"} < others.keys()
+        assert {tuple(x.shape[1:]) for x in others.values()} == {tuple(shape)}
+        assert min(map(len, others.values())) >= 20
 
 
 def test_the_settings_fit_their_methods_with_and_without_an_encoder() -> None:

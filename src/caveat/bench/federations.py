@@ -327,6 +327,7 @@ def domains(names: Sequence[str], held_out: Sequence[int], folder: Path, seed: i
     rng, found = np.random.default_rng(seed), {}
     for name in names:
         x, y = read(folder, name)
+        x = x if x.ndim == 4 else np.repeat(x[..., None], 3, axis=-1)  # sketches may be stored in gray
         always = np.random.default_rng(0).permutation(len(y))
         y = known(y[always], held_out)
         old, new = np.flatnonzero(y >= 0)[: 300 + 100 * tests], np.flatnonzero(y == -1)[: 2 * OTHERS]
