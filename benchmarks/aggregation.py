@@ -45,10 +45,10 @@ def main() -> None:
                 do(into[: len(part)], part)
 
     ways = {
-        "kept": lambda: replies.mean("model"),
-        "added up as they come": as_they_come,
-        "turned into float64": lambda: blocks(torch.float64, lambda into, part: into.copy_(part)),
-        "added in float32": lambda: blocks(torch.float32, lambda into, part: into.add_(part, alpha=0.1)),
+        "stored": lambda: replies.mean("model"),
+        "summed on arrival": as_they_come,
+        "converted to float64": lambda: blocks(torch.float64, lambda into, part: into.copy_(part)),
+        "summed in float32": lambda: blocks(torch.float32, lambda into, part: into.add_(part, alpha=0.1)),
     }
     with one_thread():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -59,7 +59,7 @@ def main() -> None:
     for name, found in zip(ways, times, strict=True):
         print(f"  {name:22} {ratio(found, read):.1f}")
     print(
-        f"memory beside updates that were kept: {grown:.0f} MB, of which the result is {4 * PARAMETERS / 2**20:.0f} MB"
+        f"memory in addition to stored updates: {grown:.0f} MB, of which the result is {4 * PARAMETERS / 2**20:.0f} MB"
     )
     print(f"peak memory of a server with two workers, silos that send {PARAMETERS:,} parameters and train nothing:")
     for silos in (10, UPDATES, 200):

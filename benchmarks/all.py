@@ -48,7 +48,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def main() -> None:
-    about = "Written by `make bench`. Seconds hold for this machine and moment, ratios are of runs in turns."
+    about = "`make bench` writes this file. Times depend on the machine; ratios compare alternating runs."
     found = sections(RESULTS.read_text()) if sys.argv[1:] and RESULTS.exists() else {}
     for name in sys.argv[1:] or SCRIPTS:
         before, began = machine(), time.perf_counter()

@@ -125,13 +125,13 @@ def main() -> None:
         with one_thread(), torch.no_grad():
             parts()
         return
-    print(f"answers over bare forward passes, batch {BATCH}, one thread, median of {PAIRS}:")
-    print(f"  {'':34} FedAvg  FedPN  FedPN, over densities too")
+    print(f"time of predictions over bare forward passes, batch {BATCH}, one thread, median of {PAIRS}:")
+    print(f"  {'':34} FedAvg  FedPN  FedPN, over passes and densities")
     with one_thread():
         for name, model in MODELS.items():
             heads, densities = fedpn(*model)
             print(f"  {name:34} {fedavg(*model):6.2f} {heads:6.2f} {densities:6.2f}")
-        print("a loop over classes over their densities in one go:")
+        print("time of densities in a loop over classes over time of all densities at once:")
         for classes, features in FLOWS:
             print(f"  {classes:3} classes, {features} dimensions {flows(classes, features):17.2f}")
 
