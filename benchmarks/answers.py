@@ -24,7 +24,7 @@ from caveat.engines.executor import channels_last
 from caveat.engines.placement import one_thread
 from caveat.methods import FedAvg, FedPN
 from caveat.nn.models import ModelSettings, build_model
-from caveat.nn.posterior import PosteriorNetwork, RadialFlows, embedding
+from caveat.nn.posterior_network import PosteriorNetwork, RadialFlows, embedding
 from caveat.training.modules import snapshot
 
 MODELS = {

@@ -40,9 +40,9 @@ from caveat.core import CaveatError, Data, Payload, Silo, SiloContext, State, Up
 from caveat.core.aggregation import RunningSums
 from caveat.core.silo import FederationInfo
 from caveat.engines.executor import Executor
-from caveat.engines.norms import NormBound
-from caveat.engines.process_pool import SingleMachineEngine
+from caveat.engines.norm_bounding import NormBound
 from caveat.engines.rounds import FinishedRound, Participation, run
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.federation.server.agreement import TIMES_ROWS, incredible
 from caveat.files import SiloStore
 from caveat.methods import METHODS as EVERY

@@ -16,7 +16,7 @@ from torch import nn
 from caveat import FedPN, Training
 from caveat.core import Data, SiloContext
 from caveat.nn.encoders import Model, Tokens
-from caveat.nn.posterior import log_evidence
+from caveat.nn.posterior_network import log_evidence
 
 CENTERS = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
 EACH = 600

@@ -34,7 +34,7 @@ import caveat
 from caveat import Prediction
 from caveat.config import load
 from caveat.export.export_model import onnx_model
-from caveat.export.predictor import RawInputs, outputs
+from caveat.export.exported_function import RawInputs, outputs
 from caveat.export.recording import program_of
 from caveat.runs.start import start
 from caveat.uncertainty import familiarity

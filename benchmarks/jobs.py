@@ -20,8 +20,8 @@ from caveat.core import Data, Method, Silo
 from caveat.core.devices import CPU, brought
 from caveat.engines.executor import Executor, channels_last
 from caveat.engines.placement import one_thread
-from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import Participation
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.engines.vectorization import Vectorization
 from caveat.files import SiloStore
 from caveat.methods import FedAvg

@@ -27,7 +27,7 @@ from caveat.analysis.compare.grid import PlannedRun
 from caveat.analysis.paper_tables import Scale
 from caveat.core import Decision
 from caveat.files import read_payload
-from caveat.runs.local import open_run
+from caveat.runs.finished_run import open_run
 from caveat.runs.start import start
 from caveat.uncertainty.histograms import finite_sample_quantile
 

@@ -123,8 +123,8 @@ def bare() -> list[float]:
 def caveat() -> list[float]:
     from caveat.core import Data, Silo
     from caveat.engines.executor import Executor, channels_last
-    from caveat.engines.process_pool import SingleMachineEngine
     from caveat.engines.rounds import Participation
+    from caveat.engines.single_machine import SingleMachineEngine
     from caveat.files import SiloStore
     from caveat.methods import FedAvg
     from caveat.training.fit import Training

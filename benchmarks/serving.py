@@ -34,8 +34,8 @@ import caveat
 from caveat.serving import answering, app
 from caveat.serving.answering import read_together
 from caveat.serving.answers import Given, ServedModel, open_model
-from caveat.serving.described import P_VALUES
 from caveat.serving.requests import request_of
+from caveat.serving.responses import P_VALUES
 
 CLIENTS, SECONDS = 32, 4.0
 THREADS, EACH, DISTINCT = 8, 10_000, 2000

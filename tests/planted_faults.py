@@ -186,7 +186,7 @@ FAULTS = (
         "bound on the norm of updates not applied",
         "1 / max(1.0, each) for part, each in over.items()",
         "1.0 for part, each in over.items()",
-        "test_norms engines",
+        "test_norm_bounding engines",
     ),
     Fault(
         "noise divided among too many silos",

@@ -46,13 +46,13 @@ WITHIN = {
         {"run", "comparison", "audit", "watch", "predictions"},
     ),
     "engines": (
-        {"allocator", "placement", "checks", "norms", "flower_messages", "secure_sums"},
+        {"allocator", "placement", "checks", "norm_bounding", "flower_messages", "secure_sums"},
         {"measurement_checks"},
         {"executor", "rounds", "flower_secure"},
         {"batched_executor"},
         {"vectorization", "replies"},
         {"worker_process"},
-        {"process_pool", "flower"},
+        {"single_machine", "flower"},
     ),
     "analysis": ({"statistics"}, {"compare", "audit"}, {"paper_tables", "ood"}),
 }

@@ -10,7 +10,7 @@ import pytest
 
 from caveat.config import load
 from caveat.data.inputs import read_inputs
-from caveat.runs.local import open_run
+from caveat.runs.finished_run import open_run
 from caveat.runs.start import start
 
 pytestmark = [

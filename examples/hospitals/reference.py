@@ -16,7 +16,7 @@ from caveat.engines.rounds import Participation
 from caveat.files import ServerStore, SiloStore, read_ledger
 from caveat.files.checkpoints import read_payload
 from caveat.runs.execution import execute
-from caveat.runs.local import LocalRun
+from caveat.runs.local_run import LocalRun
 from caveat.runs.progress import Silent
 from caveat.runs.spec import RunSpec
 from caveat.runs.spec_file import run_file, spec_in

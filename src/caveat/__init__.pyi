@@ -67,8 +67,8 @@ from .methods import register as register
 from .metrics.custom_metrics import metric as metric
 from .nn.models import ModelSettings as ModelSettings
 from .nn.models import PersonalModel as PersonalModel
-from .runs.local import Run as Run
-from .runs.progress import Callback as Callback
+from .runs.callbacks import Callback as Callback
+from .runs.finished_run import Run as Run
 from .trackers import MLflow as MLflow
 from .trackers import TensorBoard as TensorBoard
 from .trackers import WandB as WandB

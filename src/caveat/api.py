@@ -21,12 +21,14 @@ from .files.schema import Comparison
 from .nn.custom_model import Make
 from .runs import python_calls
 from .runs.base import FIXED
+from .runs.callbacks import Callback, ProgressWithCallbacks, check_callbacks
 from .runs.execution import execute
+from .runs.finished_run import Run, allow_code, open_run
 from .runs.joining import join as join_run
-from .runs.local import LocalRun, Run, allow_code, open_run
+from .runs.local_run import LocalRun
 from .runs.plan.estimate import Plan
 from .runs.plan.estimate import plan as plan_run
-from .runs.progress import Callback, Progress, ProgressWithCallbacks, check_callbacks, progress_of
+from .runs.progress import Progress, progress_of
 from .runs.spec_file import check_same_data
 
 

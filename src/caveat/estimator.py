@@ -29,7 +29,7 @@ from .data.tables.frames import Columns, is_frame, is_numeric
 from .methods import METHODS
 from .methods.plugins import advice
 from .nn.models import ModelSettings
-from .runs.local import Run
+from .runs.finished_run import Run
 from .wrappers.uncertainty import Uncertainty
 
 FEWEST = 6

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .core import ConfigurationError
 from .core.errors import one_of, short_repr
-from .runs.progress import Callback, Scalar
+from .runs.callbacks import Callback, Scalar
 
 OF_SUMMARY = ("mean", "worst", "pooled")
 """Parts of a summary whose metrics are logged, in addition to those of every silo."""

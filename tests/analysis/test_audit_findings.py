@@ -15,10 +15,9 @@ from torch import Tensor
 from caveat.analysis.audit import findings, fused_copies
 from caveat.analysis.audit.calibration import among_seeds, among_silos, calibration
 from caveat.analysis.audit.findings import disagreement
-from caveat.analysis.audit.observations import (
+from caveat.analysis.audit.observations import Observation, Observed
+from caveat.analysis.audit.seed_statistics import (
     Jackknifed,
-    Observation,
-    Observed,
     Spread,
     log_log_slope,
     partial_correlation,

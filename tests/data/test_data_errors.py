@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import preparation
+from caveat.data import preprocessing
 from caveat.data.settings import DataSettings, Normalize, Partition, Shift, Split
 from caveat.data.sources import arrays
 
@@ -92,7 +92,7 @@ def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_pat
         refused(DataSettings(source=f"npz:{path}"), str(path), "GB of arrays, but this machine has")
     silos = data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     with (
-        patch.object(preparation, "memory", return_value=40 * 36 * 4 - 1),
+        patch.object(preprocessing, "memory", return_value=40 * 36 * 4 - 1),
         pytest.raises(DataError, match=r"40 inputs need .* this machine has"),
     ):
         silos.inputs(X[:40])

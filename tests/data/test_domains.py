@@ -21,7 +21,7 @@ from caveat.core import ConfigurationError, DataError
 from caveat.data.settings import DataSettings, OodSettings, Split
 from caveat.data.silos import Silos
 from caveat.data.splits import NAMES
-from caveat.runs.local import open_run
+from caveat.runs.finished_run import open_run
 from caveat.runs.start import start
 
 real_data = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")

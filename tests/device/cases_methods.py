@@ -15,7 +15,7 @@ from shadow import SEEDS, Shadow, on_shadow, reads, without_double
 from caveat.core import Method, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
-from caveat.engines.process_pool import SingleMachineEngine
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.engines.vectorization import Vectorization
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import newest_state, small_silos

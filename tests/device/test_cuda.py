@@ -10,7 +10,7 @@ from federations import Federation, assert_same, assert_same_states, flat
 from on_devices import TWO, every_method, measured
 
 from caveat.core import Method, Payload
-from caveat.engines.process_pool import SingleMachineEngine
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.engines.vectorization import Vectorization
 
 pytestmark = [

@@ -17,8 +17,8 @@ from caveat.core import ConfigurationError, Method, Payload, Replies, Round, Run
 from caveat.core.aggregation import RunningSums
 from caveat.engines import replies
 from caveat.engines.executor import SiloError
-from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.replies import BUFFERS, StreamingMean
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, Local
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Private

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from caveat.core import Method, Payload, RunError, SiloContext, State, Update
 from caveat.engines.executor import SiloDiverged
-from caveat.engines.process_pool import SingleMachineEngine
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.engines.vectorization import MOST, SILOS, STEP, Mode, Vectorization, chunks
 from caveat.files.schema import VectorizedRecord
 from caveat.methods import (

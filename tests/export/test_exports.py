@@ -20,7 +20,7 @@ from table_runs import table
 import caveat
 from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
 from caveat.export.export_model import ask_onnx, ask_torch, card_of
-from caveat.export.predictor import asked_at, outputs
+from caveat.export.exported_function import asked_at, outputs
 from caveat.wrappers.alarms import GROUP
 
 onnx = pytest.importorskip("onnx")

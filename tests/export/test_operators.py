@@ -13,8 +13,8 @@ from torch import Tensor
 from caveat.export import decompositions
 from caveat.export.export_model import ask_onnx, onnx_model
 from caveat.export.recording import NotRecordable, program_of
-from caveat.nn import posterior, stages
-from caveat.nn.posterior import RadialFlows
+from caveat.nn import posterior_network, stages
+from caveat.nn.posterior_network import RadialFlows
 from caveat.uncertainty import familiarity, measures
 
 NAMES = ("log1p", "expm1", "digamma", "lgamma", "entr", "softplus", "logsigmoid", "logaddexp", "logsumexp", "var")
@@ -123,7 +123,7 @@ def test_densities_without_changes_in_place_are_the_same(layers: int, monkeypatc
         for parameter in flows.parameters():
             parameter.normal_()
     expected = flows.log_prob(z)
-    monkeypatch.setattr(posterior, "density", posterior.density_directly)
+    monkeypatch.setattr(posterior_network, "density", posterior_network.density_directly)
     torch.testing.assert_close(flows.log_prob(z), expected, rtol=1e-9, atol=1e-9)
 
 

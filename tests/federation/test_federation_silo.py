@@ -29,8 +29,8 @@ from caveat.federation.silo.store import OwnBooks
 from caveat.federation.terms import Terms
 from caveat.files import read_payload, write_record
 from caveat.files.schema import SiloKeeps, SiloSource
+from caveat.runs.finished_run import Run
 from caveat.runs.inputs import PREPARATION
-from caveat.runs.local import Run
 
 pytestmark = pytest.mark.long
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from caveat.core import Method, Payload, Replies, SiloContext, State, Update
-from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import FinishedRound
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.methods import (
     APFL,
     FML,

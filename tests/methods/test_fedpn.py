@@ -16,7 +16,7 @@ from caveat.files.run_folder import read_rows
 from caveat.methods import FedPN
 from caveat.methods.fedpn import COLLAPSED, EXAMINED
 from caveat.nn.models import ModelSettings
-from caveat.nn.posterior import embedding
+from caveat.nn.posterior_network import embedding
 from caveat.training.fit import Training
 
 

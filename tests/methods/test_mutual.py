@@ -24,7 +24,7 @@ from caveat.engines.rounds import Participation
 from caveat.methods import FML, FMLU
 from caveat.methods.fml import learn
 from caveat.nn.models import ModelSettings, PersonalModel, assign
-from caveat.runs.local import open_run
+from caveat.runs.finished_run import open_run
 from caveat.runs.progress import Silent
 from caveat.runs.start import resume, start
 

@@ -19,8 +19,8 @@ from caveat.data.silos import Silos
 from caveat.files import lines_of, read_kept
 from caveat.methods import FMLU, UEFL, FedAvg, FedBN, FedPer, FedPN, TrFedDis
 from caveat.nn.models import ModelSettings
+from caveat.runs.finished_run import Run
 from caveat.runs.joining import some_of
-from caveat.runs.local import Run
 from caveat.runs.progress import Silent
 from caveat.training.fit import Training
 from caveat.wrappers.uncertainty import Uncertainty

@@ -22,7 +22,8 @@ from caveat.core import CaveatError, ConfigurationError, Data, RunError
 from caveat.data.silos import Silos
 from caveat.files import locked, read_payload
 from caveat.runs.execution import finish
-from caveat.runs.local import LocalRun, Run, open_run
+from caveat.runs.finished_run import Run, open_run
+from caveat.runs.local_run import LocalRun
 from caveat.runs.progress import Silent
 from caveat.runs.start import resume, start
 

@@ -17,7 +17,7 @@ from caveat.data.build import load as load_data
 from caveat.data.silos import Silos
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
-from caveat.runs.local import Run
+from caveat.runs.finished_run import Run
 from caveat.runs.start import resume, start
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy

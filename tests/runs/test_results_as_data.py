@@ -21,7 +21,7 @@ import caveat
 from caveat.core import ConfigurationError, DataError
 from caveat.data.user_data import from_arrays
 from caveat.methods import METHODS
-from caveat.runs.local import Run
+from caveat.runs.finished_run import Run
 
 MODEL = caveat.ModelSettings(name="mlp", width=4, features=6, hidden=6, dropout=0)
 

@@ -21,7 +21,7 @@ from caveat.config import load
 from caveat.core.errors import DataWarning
 from caveat.data.subgroups import Subgroups
 from caveat.export.chai_card import chai_text
-from caveat.export.run_card import card_text, contents
+from caveat.export.silo_model_card import card_text, contents
 from caveat.files import read_run
 from caveat.html.run.guarantee import CAPTION, REPORTED, subgroup_table
 from caveat.html.run.page import write_report

@@ -25,7 +25,7 @@ from caveat.data import Data, Silo
 from caveat.data.inputs import noted_inputs
 from caveat.data.silos import Silos
 from caveat.nn.custom_model import KNOWN
-from caveat.runs.local import LocalRun
+from caveat.runs.local_run import LocalRun
 from caveat.runs.spec import spec_of
 from caveat.runs.start import start
 

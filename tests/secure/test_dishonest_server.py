@@ -7,7 +7,6 @@ from helpers.secure_silos import SecureFederation, identities, summed, vectors
 
 from caveat.core import DataError, RunError
 from caveat.secure.fixed_point import threshold
-from caveat.secure.masks import digest_of_payload
 from caveat.secure.messages import (
     Advert,
     MasksRemain,
@@ -18,6 +17,7 @@ from caveat.secure.messages import (
     agreement,
     signed_agreement,
 )
+from caveat.secure.primitives import digest_of_payload
 
 FOUR, SEVEN = ["a", "b", "c", "d"], list("abcdefg")
 

@@ -16,7 +16,7 @@ from commands import caveat, one_error
 
 import caveat as library
 from caveat import Run, export_model
-from caveat.export.model_card import recorded
+from caveat.export.exported_metadata import recorded
 from caveat.export.outcomes import Promised
 from caveat.files import read
 from caveat.files.schema import WatchFile

@@ -31,7 +31,7 @@ from caveat.export.outcomes import Promised
 from caveat.serving.answering import BEGINNING, AnsweringThread, AnswerLog, Served
 from caveat.serving.answers import OnnxModel, RunModel, ServedModel
 from caveat.serving.app import service
-from caveat.serving.described import described
+from caveat.serving.responses import responses
 from caveat.serving.watch import Watch
 
 testclient = pytest.importorskip("fastapi.testclient")
@@ -362,10 +362,10 @@ def test_with_an_audit_answers_are_described_once(run: Run, tmp_path: Path, monk
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
-        return described(*arguments)
+        return responses(*arguments)
 
     for place in ("answering", "app"):
-        monkeypatch.setattr(f"caveat.serving.{place}.described", counted)
+        monkeypatch.setattr(f"caveat.serving.{place}.responses", counted)
     for audit in (tmp_path / "audit.jsonl", None):
         calls.clear()
         with asked(RunModel(run, "coast"), audit) as client:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import ConfigurationError, Decision, Prediction, Silo, key
 from ..data import Inputs
 from ..files import write_bytes
-from ..runs.local import Run, open_run
+from ..runs.finished_run import Run, open_run
 from ..terminal.tables import Heading, TextTable, text_table
 from ..uncertainty.familiarity import SCORE
 

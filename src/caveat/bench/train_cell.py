@@ -22,8 +22,8 @@ from ..core import CaveatError, DataError, Decision, Method, Prediction, Silo
 from ..core.settings import plain
 from ..files import read, sum_of_bytes, write_bytes, write_record
 from ..files.schema import BoardCell, CellSource
+from ..runs.finished_run import Run
 from ..runs.frozen_features import features_of
-from ..runs.local import Run
 from ..runs.other_source import TRAINED, with_uncertainty
 from ..wrappers.ensembles import has_rounds_after_training
 from ..wrappers.uncertainty import Uncertainty

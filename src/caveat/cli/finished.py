@@ -265,8 +265,8 @@ def join(
         from ..api import join as join_silos
         from ..api import load
         from ..html.run.page import write_report
+        from ..runs.finished_run import JOINED
         from ..runs.joining import name_of, own_silos_of
-        from ..runs.local import JOINED
         from ..runs.progress import on_terminal
 
         run = load(folder, model=model)

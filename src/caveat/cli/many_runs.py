@@ -204,7 +204,7 @@ def ood(
     """
     with console.reported(named=True):
         from ..analysis.ood import of_runs, prepare, result_tables, write
-        from ..runs.local import allow_code
+        from ..runs.finished_run import allow_code
 
         if out is not None:
             prepare(out)

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 from ..core import Decision, Prediction, Reason
-from ..data.preparation import Inputs
+from ..data.preprocessing import Inputs
 from ..files import RunFolder, as_text, record_of
 from ..files.checkpoints import hashes
 from ..files.schema import SiloRecord, Summary
 from ..html.predicted_inputs import PredictedInputs
 from ..html.run.advice import against
-from ..runs.local import Run
+from ..runs.finished_run import Run
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12

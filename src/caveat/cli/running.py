@@ -58,7 +58,8 @@ def run(
         from ..config import find, load
         from ..files.schema import GivenConfiguration
         from ..recipes import DEFAULT
-        from ..runs.progress import ProgressWithCallbacks, on_terminal
+        from ..runs.callbacks import ProgressWithCallbacks
+        from ..runs.progress import on_terminal
         from ..runs.start import start
         from ..runs.user_code import codes_of, import_named
         from ..trackers import tracker_of
@@ -115,7 +116,8 @@ def resume(
     with console.reported() as reporter:
         from ..config import reading
         from ..core import ConfigurationError
-        from ..runs.progress import ProgressWithCallbacks, on_terminal
+        from ..runs.callbacks import ProgressWithCallbacks
+        from ..runs.progress import on_terminal
         from ..runs.start import resumable, resume
         from ..runs.user_code import allow
         from ..trackers import tracker_of
@@ -253,7 +255,7 @@ def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
 
 def _checkpoint_lines(folder: Path) -> Iterator[str]:
     """Yield a line per available round: time, number of silos, silos with unusual updates, and silos left out."""
-    from ..engines.norms import FEWEST
+    from ..engines.norm_bounding import FEWEST
     from ..files import LEDGER, ROWS, kept_place, kept_rounds, read_ledger, read_rows
 
     if not (kept := kept_rounds(folder)):

@@ -155,7 +155,7 @@ def card(
 
         from ..api import load
         from ..export.chai_card import chai_text
-        from ..export.run_card import card_text, contents
+        from ..export.silo_model_card import card_text, contents
 
         found = contents(load(folder, model=model), silo, stated)
         if form is CardFormat.JSON:

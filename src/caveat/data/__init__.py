@@ -5,7 +5,7 @@ from .build import load, read
 from .inputs import labeled_inputs, labels_of, noted_inputs, read_inputs, truth_of
 from .ood_streams import with_streams
 from .pools import Pool
-from .preparation import Inputs, Preparation
+from .preprocessing import Inputs, Preparation
 from .settings import DataSettings, Normalize, OodSettings, Partition, Shift, Split
 from .silos import Silos, population
 from .sources.arrays import digits, npz

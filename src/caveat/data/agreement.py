@@ -20,7 +20,7 @@ from .build import one_silo, read_outside
 from .checks import check_samples
 from .lazy_rows import changed, row_parts, some_rows
 from .pools import Array, Index, Pool, ordered, shown
-from .preparation import check_normalize
+from .preprocessing import check_normalize
 from .quantities import own_sums
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings

@@ -18,7 +18,7 @@ from .lazy_rows import LazyRows, PartRows, lazy_inputs
 from .ood_streams import hold_out, unknown_inputs, with_streams
 from .partitions import mislabeled
 from .pools import Array, DataSource, Pool
-from .preparation import SequenceFormat, check_normalize, normalized, sequences_of
+from .preprocessing import SequenceFormat, check_normalize, normalized, sequences_of
 from .quantities import labels_of, target_of
 from .settings import DataSettings, Normalize, Shift
 from .silo_indices import SiloIndices, draw_silos, generator, given_silos, held_back, made_silos

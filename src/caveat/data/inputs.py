@@ -14,7 +14,7 @@ from ..core import ConfigurationError, DataError, DataWarning, SiloId
 from ..core.errors import short_repr
 from ..core.quantity import Times, observed
 from .pools import Array
-from .preparation import Inputs, Preparation
+from .preprocessing import Inputs, Preparation
 from .quantities import column_values, numbers
 from .silos import Silos
 from .sources.arrays import read_npz

@@ -17,7 +17,7 @@ from ..core import AugmentedData, ConfigurationError, Data
 from ..core.devices import brought
 from ..core.errors import short_repr
 from .pools import Array, Pool
-from .preparation import SequenceFormat
+from .preprocessing import SequenceFormat
 from .settings import DataSettings, ImageChange, Normalize, Shift
 
 CHUNK = 1024

@@ -16,7 +16,7 @@ from .build import make_silos
 from .groups import placed
 from .lazy_rows import JoinedRows, LazyRows
 from .pools import Array, Index, Kind, LabelArray, Pool
-from .preparation import SequenceFormat, sequence_format
+from .preprocessing import SequenceFormat, sequence_format
 from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silos import Silos
 from .sources.arrays import PARTS, pools_of

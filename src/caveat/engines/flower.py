@@ -16,8 +16,8 @@ from flwr.clientapp import ClientApp
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
 from ..core.silo import SiloInfo
 from ..files.schema import NO_PART, KeptState, VectorizedRecord
-from ..secure.masks import digest, digest_of_payload
 from ..secure.messages import MasksRemain, TooFewSilos, bound_request
+from ..secure.primitives import digest, digest_of_payload
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks import VARIANCES, impossible_sums, left_out, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
@@ -33,7 +33,7 @@ from .flower_secure import (
     work_of,
 )
 from .measurement_checks import left_out_measuring
-from .norms import Admission
+from .norm_bounding import Admission
 from .secure_sums import weight_in, weights_of
 
 LATE = "no reply in time"

@@ -20,7 +20,6 @@ from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.silo import TOGETHER, SiloInfo
 from ..files import read_payload, refuse_link, to_bytes, write_bytes
 from ..secure.fixed_point import DecodedSum, Layout, Words, decode, encode, layout_of
-from ..secure.masks import digest
 from ..secure.messages import (
     Advert,
     MasksRemain,
@@ -32,6 +31,7 @@ from ..secure.messages import (
     sealed_of_text,
     unhexed,
 )
+from ..secure.primitives import digest
 from ..secure.server import SecureSession
 from ..secure.silo import SecureSilo
 from .flower_messages import GridMessages, Order, pack, words_of

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core import Payload, Replies, RunError, SiloId, Update, Weights
 from ..core.aggregation import RunningSums
 from .batched_executor import ChunkPart, one_of, stack
-from .norms import BUFFERED, Admission
+from .norm_bounding import BUFFERED, Admission
 
 TOGETHER = 1 << 27
 """Bytes of replies that are summed at once: enough to contain silos of all sizes, so the largest can start first.

@@ -26,7 +26,7 @@ from ..core import (
     key,
 )
 from ..core.errors import DIVERGED, HUGE
-from .norms import Admission, NormBound, Noted
+from .norm_bounding import Admission, NormBound, Noted
 
 
 class Transport(Protocol):

@@ -1,7 +1,7 @@
 """The card of a silo's model as an Applied Model Card of the Coalition for Health AI (CHAI).
 
-XML of its schema 0.2 (https://github.com/coalition-for-health-ai/mc-schema), from the `contents` of `run_card`. The
-elements have the order that the schema requires.
+XML of its schema 0.2 (https://github.com/coalition-for-health-ai/mc-schema), from the `contents` of
+`silo_model_card`. The elements have the order that the schema requires.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ..core.text import plain
-from .model_card import DECISIONS
-from .run_card import BLANK, title
+from .exported_metadata import DECISIONS
+from .silo_model_card import BLANK, title
 
 NAMESPACE = "https://mc.chai.org/v0.2/schema.xsd"
 INTERPRETATION = "Metrics on a test split, with 95 % intervals. Other inputs may have others."

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..nn import posterior, stages
+from ..nn import posterior_network, stages
 from ..uncertainty import familiarity, measures, novelty
 from .onnx_steps import STEPS
 
@@ -268,7 +268,7 @@ def log_distances(batch: int, *given: Tensor) -> Tensor:
 
 
 def density(batch: int, *given: Any) -> Tensor:
-    return posterior.density_directly(*given)
+    return posterior_network.density_directly(*given)
 
 
 def decomposed_logits(batch: int, logits: Tensor) -> tuple[Tensor, measures.Decomposition]:
@@ -287,7 +287,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     familiarity.typicality: typicality,
     novelty.log_distances: log_distances,
     measures.decomposed_logits: decomposed_logits,
-    posterior.density: density,
+    posterior_network.density: density,
     stages.moments: moments,
 }
 """Replacements of functions of torch and caveat while recording."""

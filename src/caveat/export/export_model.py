@@ -29,11 +29,11 @@ from ..core.prediction import P_VALUES
 from ..core.settings import path_of
 from ..engines.placement import one_thread
 from ..runs.answering import AnsweringRun, AtSilo
-from ..runs.local import Run
-from .model_card import card, metadata, sizes
+from ..runs.finished_run import Run
+from .exported_function import RawInputs, answering, asked_at, outputs, predicted
+from .exported_metadata import card, metadata, sizes
 from .onnx_nodes import Graph, Ref
 from .onnx_steps import STEPS
-from .predictor import RawInputs, answering, asked_at, outputs, predicted
 from .program import Program, Size, Value
 from .recording import NotRecordable, program_of
 

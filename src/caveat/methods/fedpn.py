@@ -46,7 +46,7 @@ from ..core import (
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..core.text import decimal
 from ..nn.encoders import parts
-from ..nn.posterior import (
+from ..nn.posterior_network import (
     Posterior,
     PosteriorNetwork,
     RadialFlows,

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, SiloContext, State, Update
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.encoders import Model, parts
-from ..nn.posterior import uncertain_cross_entropy
+from ..nn.posterior_network import uncertain_cross_entropy
 from ..training.fit import LABELS, Loss
 from ..training.modules import expect, in_batches, load, reset, snapshot, split
 from ..uncertainty import opinions

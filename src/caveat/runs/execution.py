@@ -15,7 +15,8 @@ from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.ensembles import Ensemble
 from .base import BaseRun
-from .progress import Progress, ProgressWithCallbacks, settings_of
+from .callbacks import ProgressWithCallbacks, settings_of
+from .progress import Progress
 from .recorder import Recorder
 from .result_warnings import norms_of, say_unbounded
 from .summary import check_vectorized, not_batched

@@ -29,7 +29,7 @@ from ..core.quantity import Quantity, restored
 from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
-from ..data.preparation import SequenceFormat
+from ..data.preprocessing import SequenceFormat
 from ..data.silos import SiloNames
 from ..data.sources.image_folders import ImageFormat
 from ..data.standardization import Scaling

@@ -26,7 +26,8 @@ from ..wrappers.ensembles import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
 from .execution import execute
-from .local import JOINED, LocalRun, Run
+from .finished_run import JOINED, Run
+from .local_run import LocalRun
 from .progress import Progress, Silent
 from .python_calls import check_call, check_folder
 from .spec import RunSpec

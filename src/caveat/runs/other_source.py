@@ -10,7 +10,8 @@ from ..wrappers.base import find
 from ..wrappers.ensembles import SeveralModels, Snapshots, member_groups, numbered
 from ..wrappers.uncertainty import Uncertainty
 from .execution import execute
-from .local import LocalRun, Run
+from .finished_run import Run
+from .local_run import LocalRun
 from .progress import Progress, Silent
 from .python_calls import with_samples
 

@@ -11,7 +11,7 @@ from ..core import CaveatError, ConfigurationError, Payload, Replies, RunError, 
 from ..core.aggregation import all_finite
 from ..core.errors import DIVERGED, Diverged, one_of
 from ..core.settings import plain
-from ..engines.norms import NormBound
+from ..engines.norm_bounding import NormBound
 from ..engines.rounds import FinishedRound
 from ..files import (
     FAILURE,

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core import Caution, Payload, SiloId, Tensors, keep, nothing
 from ..core.silo import SiloInfo
 from ..core.text import joined, listed, named, plain
-from ..engines.norms import NOTHING, TIMES, NormBound, Noted
+from ..engines.norm_bounding import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files import About
 from ..files.schema import LargestPart, NotedUpdate, RunState, Summary, WarningRecord

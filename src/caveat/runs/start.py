@@ -25,7 +25,7 @@ from ..files.schema import Checkpoint, GivenConfiguration, RunFile, Summary
 from ..methods.plugins import use
 from ..metrics.custom_metrics import check_known as check_metrics
 from .execution import execute
-from .local import LocalRun
+from .local_run import LocalRun
 from .progress import Progress, Silent
 from .spec import spec_of, with_rounds
 from .spec_file import check_begun, check_same_data, described, engine_in, run_file, spec_in, with_sets

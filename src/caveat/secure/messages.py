@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from ..core import DataError, RunError, SiloId, check_silo_name
 from .fixed_point import FRACTION, Layout, threshold
-from .masks import digest, joined
+from .primitives import digest, joined
 
 SLOTS = 8
 """Number of aggregations of a session."""

@@ -9,8 +9,8 @@ import numpy as np
 from ..core import SiloId
 from . import shares
 from .fixed_point import LEAST, Words
-from .masks import add_mask, agreed, derived, public_of
 from .messages import SLOTS, Advert, MasksRemain, Opened, Roster, TooFewSilos, mask_context
+from .primitives import add_mask, agreed, derived, public_of
 
 
 @dataclass

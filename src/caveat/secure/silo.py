@@ -14,7 +14,6 @@ from typing import Protocol
 from ..core import SiloId
 from . import shares
 from .fixed_point import Words
-from .masks import add_mask, agreed, derived, joined, new_private, public_of, seal, unseal
 from .messages import (
     SLOTS,
     Advert,
@@ -25,6 +24,7 @@ from .messages import (
     mask_context,
     signed_agreement,
 )
+from .primitives import add_mask, agreed, derived, joined, new_private, public_of, seal, unseal
 
 
 class Identity(Protocol):

@@ -29,7 +29,7 @@ from ..export.export_model import Arrays
 from ..export.outcomes import outcome_of
 from ..files.writing import privately
 from .answers import WATCHED, Given, Refusal, ServedInputs, ServedModel
-from .described import described
+from .responses import responses
 from .watch import Watch, rank_of
 
 BATCH = 256
@@ -279,7 +279,7 @@ class AnsweringThread:
         try:
             watched = found.pop(WATCHED, None)
             if self.audit is not None:
-                answers = described(served.model, found, asked)
+                answers = responses(served.model, found, asked)
                 self.audit.write(id, served, answers)
             if served.watch is not None:
                 ranked = found if watched is None else found | {"typicality": watched}

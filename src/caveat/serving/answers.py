@@ -27,13 +27,13 @@ from ..data.tables.frames import Columns, FrameSheet
 from ..data.tables.reading_settings import CsvFormat, TableColumn
 from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
-from ..export.model_card import promises, recorded
+from ..export.exported_function import RawInputs, outputs
+from ..export.exported_metadata import promises, recorded
 from ..export.outcomes import Promised
-from ..export.predictor import RawInputs, outputs
 from ..files import RUN, STATES, sum_of
 from ..runs.fingerprints import MODEL
+from ..runs.finished_run import Run
 from ..runs.inputs import PREPARATION
-from ..runs.local import Run
 from ..runs.parts import FEW, in_parts
 from ..uncertainty.monitoring import KnownValues
 

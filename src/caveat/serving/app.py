@@ -23,8 +23,8 @@ from .._version import __version__
 from ..core import ConfigurationError
 from .answering import Answered, AnsweringThread, NoModel, Served
 from .answers import Given, Refusal
-from .described import described
 from .requests import outcomes_of, parsed, request_of, tensors_of
+from .responses import responses
 
 DATATYPES = {"f": "FP64", "i": "INT64", "b": "BOOL", "u": "UINT8"}
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>caveat serve</title>
@@ -231,7 +231,7 @@ def service(
         _, served, found = await answer(request, request_of)
         model = served.model
         head = {"id": found.id, "silo": model.silo, "model": served.name, "version": served.version}
-        answers = found.answers or described(model, found.found, found.asked)
+        answers = found.answers or responses(model, found.found, found.asked)
         return JSONResponse({**head, "promises": model.promises, "answers": answers})
 
     async def invocations(request: Request) -> Any:

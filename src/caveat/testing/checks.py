@@ -10,8 +10,8 @@ from torch import Tensor
 from .. import core
 from ..core.silo import LateData
 from ..engines.executor import Executor
-from ..engines.process_pool import SingleMachineEngine
 from ..engines.rounds import Participation
+from ..engines.single_machine import SingleMachineEngine
 from ..runs.summary import check_outcome, check_silo_entries
 from ..training.modules import tensors_of
 from ..wrappers.evaluation import TEST, VALIDATION

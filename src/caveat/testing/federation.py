@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ..core import Data, Method, Payload, Silo, SiloContext, SiloId, State
 from ..core.devices import CPU
 from ..engines.executor import Executor, channels_last
-from ..engines.norms import NormBound
-from ..engines.process_pool import SingleMachineEngine
+from ..engines.norm_bounding import NormBound
 from ..engines.rounds import FinishedRound, Participation, run
+from ..engines.single_machine import SingleMachineEngine
 from ..files import SiloStore, sum_of
 from ..files.schema import KeptState
 from ..nn.encoders import Model, Tokens, head

@@ -13,7 +13,8 @@ from ...files.schema import AccuracyRecord, Finding, Summary, Verdict
 from ...metrics import EceTest, ece_test
 from ...uncertainty.statistical_tests import chi_squared_tail
 from .findings import CONFIDENCE, open_because
-from .observations import Observation, Observed, Spread
+from .observations import Observation, Observed
+from .seed_statistics import Spread
 
 ERRORS = 3.0
 """Number of standard errors above chance within which accuracy counts as chance."""

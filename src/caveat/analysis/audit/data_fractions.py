@@ -18,7 +18,8 @@ from ...files import checked, locked, nothing_begun, record_of, write_record
 from ...files.schema import AuditPlan, Participating, as_json
 from ...runs import python_calls
 from ...runs.execution import execute
-from ...runs.local import LocalRun, Run
+from ...runs.finished_run import Run
+from ...runs.local_run import LocalRun
 from ...runs.progress import Progress
 from ...runs.spec_file import check_begun, check_same_data
 from ...training.fit import Training

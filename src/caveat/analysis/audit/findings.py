@@ -20,8 +20,9 @@ from ...core.text import apart, percent
 from ...files.schema import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
 from ...uncertainty.statistical_tests import ranks as ranked
-from . import observations
-from .observations import Observation, Observed, Spread
+from . import observations, seed_statistics
+from .observations import Observation, Observed
+from .seed_statistics import Spread
 
 SLOWEST = -0.25
 """Exponent of n above which an uncertainty does not count as decreasing. Epistemic uncertainty decreases as n^-1 if it
@@ -57,7 +58,7 @@ def silent(runs: Sequence[Observed]) -> bool:
 def open_because(
     verdict: Verdict,
     seeds: int,
-    spread: Spread | observations.Jackknifed | None = None,
+    spread: Spread | seed_statistics.Jackknifed | None = None,
     limit: float = math.nan,
     bounds: tuple[float, float] = (-math.inf, math.inf),
     whose: str = "the mean",
@@ -109,7 +110,7 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
 def _slopes(by_seed: Sequence[Sequence[Mapping[str, float]]], name: str) -> Spread:
     """Return the exponents of the number of training examples over seeds."""
     return Spread(
-        tuple(observations.log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed)
+        tuple(seed_statistics.log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed)
     )
 
 
@@ -146,7 +147,7 @@ def two_things(runs: Sequence[Observed]) -> Finding:
     claim = "aleatoric and epistemic uncertainty rank inputs differently"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
-    found = [observations.mean_of_known(_between(o, "aleatoric", o) for o in run.values()) for run in runs]
+    found = [seed_statistics.mean_of_known(_between(o, "aleatoric", o) for o in run.values()) for run in runs]
     if None in found:
         return Finding(title, claim, "cannot say", "One of the two is constant over the test inputs.", {})
     spread = Spread(tuple(value for value in found if value is not None))
@@ -176,7 +177,7 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
         return Finding(title, claim, "cannot say", SILENT, {})
     pairs = list(combinations(runs, 2))
     known = [
-        observations.mean_of_known(_between(one[silo], "epistemic", other[silo]) for silo in one)
+        seed_statistics.mean_of_known(_between(one[silo], "epistemic", other[silo]) for silo in one)
         for one, other in pairs
     ]
     found = [value for value in known if value is not None]
@@ -187,7 +188,7 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     relative = float(np.std(means, ddof=1) / np.mean(means))
     changed = float(np.mean([float((a[s].label != b[s].label).double().mean()) for a, b in pairs for s in a]))
     by_pair = dict(zip(combinations(range(len(runs)), 2), found, strict=True))
-    spread = observations.Jackknifed(float(np.mean(found)), _means_without(by_pair))
+    spread = seed_statistics.Jackknifed(float(np.mean(found)), _means_without(by_pair))
     verdict = decide(*spread.interval, STABLE, "above")
     mean, low, high = apart(float(np.mean(found)), min(found), max(found))
     over = f" ({low} to {high} over pairs)" if len(found) > 1 else ""
@@ -214,7 +215,7 @@ def _means_without(pairs: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
 
 def _between(one: Observation, name: str, other: Observation) -> float | None:
     """Return the rank correlation of the uncertainty `name` of one with the epistemic uncertainty of another."""
-    return observations.rank_correlation(one.uncertainty[name], other.uncertainty["epistemic"])
+    return seed_statistics.rank_correlation(one.uncertainty[name], other.uncertainty["epistemic"])
 
 
 ADDS = 0.2
@@ -243,11 +244,11 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     if whole is None:
         return Finding(title, claim, "cannot say", "It is constant over the test inputs.", {})
     # A single seed has no disagreement, so the jackknife needs three.
-    fewer = observations.without_each(len(runs)) if len(runs) > 2 else []
+    fewer = seed_statistics.without_each(len(runs)) if len(runs) > 2 else []
     left = [found for kept in fewer if (found := _correlations(runs, ranks, kept)) is not None]
     known = left if len(left) == len(fewer) else []
     epistemic, aleatoric, beyond = (
-        observations.Jackknifed(whole[name], tuple(found[name] for found in known)) for name in (*NAMES, BEYOND)
+        seed_statistics.Jackknifed(whole[name], tuple(found[name] for found in known)) for name in (*NAMES, BEYOND)
     )
     verdict, told = decide(*beyond.interval, ADDS, "above"), apart(epistemic.mean, aleatoric.mean, beyond.mean)
     sentence = (
@@ -280,7 +281,7 @@ def _correlations(
             said = float(epistemic @ between)
             # A constant has no rank correlation.
             other, shared = (0.0, 0.0) if aleatoric is None else (aleatoric @ between, aleatoric @ epistemic)
-            partial = observations.partial_correlation(said, float(other), float(shared))
+            partial = seed_statistics.partial_correlation(said, float(other), float(shared))
             silos.append({"epistemic": said, "aleatoric": float(other), BEYOND: partial})
         if not silos:
             return None

@@ -10,7 +10,8 @@ from torch import Tensor
 from ...files.schema import Finding
 from ...uncertainty import opinions
 from .findings import decide, open_because
-from .observations import Observation, Observed, Spread, has, mean_of_known
+from .observations import Observation, Observed, has
+from .seed_statistics import Spread, mean_of_known
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 Row = dict[str, float | None]

@@ -22,7 +22,7 @@ from ...files import read, write_bytes, write_record
 from ...files.schema import SCHEMA, AuditFile, Finding, FusedCopies, Summary, as_json
 from ...html.audit import render, shortly
 from ...runs import python_calls
-from ...runs.local import LocalRun
+from ...runs.local_run import LocalRun
 from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written

@@ -11,7 +11,7 @@ from ...data import Silos
 from ...files import nothing_begun, read_comparison, write_bytes
 from ...files.schema import Comparison, MethodVariant, Setting
 from ...metrics.custom_metrics import OwnMetric, given_metrics
-from ...runs.local import Run
+from ...runs.finished_run import Run
 from ...runs.progress import Progress
 from .folder import ComparisonFolder, FinishedRun, inputs_file
 from .grid import Grid, PlannedRun, check_alike, slug, with_own

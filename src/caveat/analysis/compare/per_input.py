@@ -16,7 +16,7 @@ from ...data import Inputs, Silos
 from ...files import to_bytes, write_bytes
 from ...files.schema import Contrast, ContrastRecord, Measure
 from ...metrics import LOWER_IS_BETTER, contributions
-from ...runs.local import Run
+from ...runs.finished_run import Run
 from ..statistics import Array as Floats
 from ..statistics import Difference, SeedDifferences, Whole, estimate, reported_intervals, verdicts
 from .folder import ComparisonFolder, FinishedRun, inputs_file

@@ -20,7 +20,7 @@ from ...engines.worker_process import end_with_parent
 from ...files.schema import CURVES, SCHEMA, as_json, check_seal, grid_record, predicted, sealed
 from ...html.comparison.page import render
 from ...html.run.page import write_report
-from ...runs.local import open_run
+from ...runs.finished_run import open_run
 from ...runs.progress import Progress
 from ...runs.spec_file import read_run_file
 from ...runs.start import check, local_run, resume, start

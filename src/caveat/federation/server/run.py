@@ -30,7 +30,7 @@ from ...files.schema import SCHEMA, KeptState, Record, Started, Summary, as_json
 from ...html.run.page import write_report
 from ...runs.base import BaseRun, Engine
 from ...runs.execution import execute
-from ...runs.local import LocalRun
+from ...runs.local_run import LocalRun
 from ...runs.progress import Progress
 from ...runs.run_metrics import GROUP, summarize_streams
 from ...runs.spec import RunSpec, spec_of

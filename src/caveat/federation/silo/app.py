@@ -23,10 +23,10 @@ from ...engines.flower_secure import request_digest
 from ...files import owner_only
 from ...methods import METHODS
 from ...nn.custom_model import KNOWN, Make
-from ...runs.local import LocalRun
+from ...runs.local_run import LocalRun
 from ...runs.spec import spec_of
-from ...secure.masks import digest_of_payload
 from ...secure.messages import SecureRefused
+from ...secure.primitives import digest_of_payload
 from ..keys import Asked, signed
 from ..refusals import ToldRefusal, check_version
 from ..terms import Terms

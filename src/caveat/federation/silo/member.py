@@ -30,8 +30,8 @@ from ...engines.secure_sums import weight_in, weights_of
 from ...files import Ledger, held, read, refuse_link, refuse_links, to_bytes, write_bytes, write_record
 from ...files.schema import SCHEMA, FileSum, ModelFile, SiloKeeps, SiloSource
 from ...runs.fingerprints import MODEL
+from ...runs.finished_run import Run
 from ...runs.inputs import PREPARATION, kept_preparation
-from ...runs.local import Run
 from ...runs.spec import spec_of
 from ...runs.spec_file import described
 from ...secure.messages import SecureRefused

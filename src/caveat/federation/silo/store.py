@@ -31,7 +31,7 @@ from ...files.schema import SCHEMA, DataFile, FileSum, KeptState, OwnState, Prep
 from ...runs.answering import AnsweringRun, KeptRun
 from ...runs.fingerprints import MODEL
 from ...runs.inputs import PREPARATION, without_references
-from ...runs.local import LocalRun
+from ...runs.local_run import LocalRun
 from ...runs.spec import RunSpec
 from ...wrappers.alarms import GROUP, INPUTS, distances_alone
 from ...wrappers.joining import Joining

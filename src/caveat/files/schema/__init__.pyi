@@ -20,6 +20,13 @@ from .analyses import Trial as Trial
 from .analyses import TuningReport as TuningReport
 from .analyses import Verdict as Verdict
 from .analyses import domains_of as domains_of
+from .base import FROM_FILE as FROM_FILE
+from .base import SCHEMA as SCHEMA
+from .base import Figure as Figure
+from .base import Record as Record
+from .base import as_json as as_json
+from .base import check_seal as check_seal
+from .base import sealed as sealed
 from .board import AlarmShares as AlarmShares
 from .board import BoardCell as BoardCell
 from .board import CellEce as CellEce
@@ -77,13 +84,6 @@ from .progress import Sums as Sums
 from .progress import TensorForm as TensorForm
 from .progress import VectorizedRecord as VectorizedRecord
 from .progress import purpose as purpose
-from .record import FROM_FILE as FROM_FILE
-from .record import SCHEMA as SCHEMA
-from .record import Figure as Figure
-from .record import Record as Record
-from .record import as_json as as_json
-from .record import check_seal as check_seal
-from .record import sealed as sealed
 from .run import CodeFingerprint as CodeFingerprint
 from .run import ColumnReferenceRecord as ColumnReferenceRecord
 from .run import DataFile as DataFile

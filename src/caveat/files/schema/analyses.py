@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from .base import File, Finite, Record
 from .grid import Measure as Measure
 from .grid import Setting as Setting
-from .record import File, Finite, Record
 
 Status = Literal["done", "failed", "missing"]
 

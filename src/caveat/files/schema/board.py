@@ -3,8 +3,8 @@ several sources of uncertainty."""
 
 from typing import Any, ClassVar
 
+from .base import Figure, File, Record, Share, Size
 from .progress import FileSum
-from .record import Figure, File, Record, Share, Size
 
 
 class AlarmShares(Record):

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field, model_validator
 
-from .record import Count, Figure, Record, Share
+from .base import Count, Figure, Record, Share
 
 INSIDE = "ind"
 """The in-distribution stream: the silo's test split."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from .base import Count, Figure, File, Finite, Record, Size
 from .progress import FileSum, KeptState, Sums
-from .record import Count, Figure, File, Finite, Record, Size
 
 
 class GivenConfiguration(Record):

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from . import figures
+from .base import Count, Figure, File, Record, Size
 from .progress import LargestPart, Reset, Rollback, Sums, VectorizedRecord
-from .record import Count, Figure, File, Record, Size
 from .run import QuantityRecord
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from .record import File, Record, Size
+from .base import File, Record, Size
 
 
 class AlarmRaised(Record):

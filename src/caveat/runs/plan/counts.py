@@ -23,7 +23,7 @@ from ...files import SiloStore
 from ...files.schema import Features, Gallery
 from ...training.fit import Training
 from ..frozen_features import SilosWithFeatures
-from ..local import LocalRun
+from ..local_run import LocalRun
 
 LOOKED_AT = 50
 """Number of silos of a population whose sizes are read."""

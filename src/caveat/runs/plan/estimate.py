@@ -16,7 +16,7 @@ from ...config import Config
 from ...core.devices import find_devices
 from ...core.settings import MAX_COUNT
 from ...engines.replies import BUFFERS, FEWEST, TOGETHER
-from ..local import LocalRun
+from ..local_run import LocalRun
 from ..spec import RunSpec
 from ..start import check, local_run
 from .counts import Sizes, sizes_of, stopped_after

@@ -27,7 +27,7 @@ from ...files import ServerStore, hashes
 from ...files.schema import RunState
 from ...training.fit import Training, watched_by
 from ..frozen_features import PART, encoder_on, known_rows
-from ..local import LocalRun
+from ..local_run import LocalRun
 from ..progress import Silent
 from ..recorder import Recorder
 from .counts import STEPS, Fit, Phase, ShortRun, Sizes, StepLog, phases

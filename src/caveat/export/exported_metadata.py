@@ -14,12 +14,12 @@ from ..files import read, sum_of
 from ..files.schema import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
 from ..runs.fingerprints import MODEL
-from ..runs.local import Run
+from ..runs.finished_run import Run
 from ..uncertainty.novelty import MOST_ROWS
 from ..wrappers.alarms import Familiar
 from ..wrappers.base import find
+from .exported_function import RawInputs
 from .outcomes import Promised
-from .predictor import RawInputs
 from .program import Program, Size
 
 DECISIONS = {

@@ -16,7 +16,7 @@ from ..files.schema import KeptState, VectorizedRecord, as_json
 from .allocator import keep_freed_memory
 from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed
-from .norms import Admission
+from .norm_bounding import Admission
 from .replies import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
 from .secure_sums import sums_alone, weights_of
 from .vectorization import Vectorization

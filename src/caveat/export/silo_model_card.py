@@ -23,10 +23,20 @@ from ..html.run.classification import ALONE, Judged, judged, judged_together
 from ..html.run.guarantee import alone
 from ..html.run.quantity_silos import is_time
 from ..runs.fingerprints import MODEL
-from ..runs.local import Run
+from ..runs.finished_run import Run
 from ..uncertainty.statistical_tests import wilson
-from .model_card import DECISIONS, FIGURES, LIMITS, described_inputs, figure_text, measured, promises, recorded, task
-from .predictor import RawInputs, outputs
+from .exported_function import RawInputs, outputs
+from .exported_metadata import (
+    DECISIONS,
+    FIGURES,
+    LIMITS,
+    described_inputs,
+    figure_text,
+    measured,
+    promises,
+    recorded,
+    task,
+)
 
 STATED = {
     "developer": "who is responsible for the model", "contact": "where to report a problem", "license": "licence",

@@ -21,8 +21,8 @@ from sampled import different
 from caveat.core import Payload, Replies, RunError, SiloContext, State, Update
 from caveat.core.aggregation import all_finite
 from caveat.engines.executor import SiloError
-from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import FinishedRound
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.engines.worker_process import SharedBuffer
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.training.fit import Training
@@ -180,7 +180,7 @@ sys.path[:0] = {paths!r}
 from copy import deepcopy
 from pathlib import Path
 from federations import Federation, ADAM
-from test_process_pool import Slow
+from test_single_machine import Slow
 federation = Federation(Slow(rounds=50, training=ADAM), Path({folder!r}), workers=2)
 federation.run()
 """

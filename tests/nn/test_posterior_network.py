@@ -19,7 +19,7 @@ from caveat.data.user_data import from_arrays
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
 from caveat.nn.models import ModelSettings, build_model
-from caveat.nn.posterior import (
+from caveat.nn.posterior_network import (
     BLOCK,
     LEAST,
     MOST,

@@ -15,7 +15,7 @@ from .answers import ServedInputs, ServedModel
 OTHER = ("probs", "label", "decision", "reason", "answered_by", "sets", "log_evidence", *P_VALUES)
 
 
-def described(model: ServedModel, found: Arrays, asked: ServedInputs) -> list[dict[str, Any]]:
+def responses(model: ServedModel, found: Arrays, asked: ServedInputs) -> list[dict[str, Any]]:
     """Return an answer per input: JSON values by name, null for numbers that are not finite."""
     answers, other = [], {*OTHER, *model.answer_names}
     for i in range(len(asked)):

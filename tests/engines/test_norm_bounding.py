@@ -16,10 +16,10 @@ from torch import nn
 
 from caveat.core import Data, Method, Payload, Round, SiloContext, State, Update
 from caveat.core.errors import Diverged
-from caveat.engines import norms, replies
-from caveat.engines.norms import NOTHING, TIMES, WINDOW, Admission, NormBound
-from caveat.engines.process_pool import SingleMachineEngine
+from caveat.engines import norm_bounding, replies
+from caveat.engines.norm_bounding import NOTHING, TIMES, WINDOW, Admission, NormBound
 from caveat.engines.replies import StreamingMean
+from caveat.engines.single_machine import SingleMachineEngine
 from caveat.engines.vectorization import Vectorization
 from caveat.methods import SCAFFOLD, FedAvg, FedProto
 
@@ -90,7 +90,7 @@ def test_a_malicious_silo_moves_the_model_little_and_is_named_whoever_answers_fi
     for done in other.done:
         assert list(done.noted) == ["silo-4"]
         assert (done.noted["silo-4"].times_bound or 0) > NOTHING
-        assert (done.noted["silo-4"].times_far or 0) > norms.FAR
+        assert (done.noted["silo-4"].times_far or 0) > norm_bounding.FAR
 
 
 def test_without_a_bound_the_same_malicious_silo_moves_it_far(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_the_first_updates_by_name_are_waited_for_and_no_more() -> None:
     assert admission is not None
     counts = {f"silo-{k:03d}": 10 for k in range(200)}
     first = StreamingMean(counts, 1 << 40, 1, None, admission)
-    assert [len(group) for group in first.groups][:2] == [norms.BUFFERED, replies.FEWEST]
+    assert [len(group) for group in first.groups][:2] == [norm_bounding.BUFFERED, replies.FEWEST]
     assert sum(map(len, first.groups)) == 200
     later = StreamingMean(counts, 1 << 40, 1, None)
     assert len(later.groups[0]) == replies.FEWEST
@@ -258,9 +258,9 @@ def test_the_first_updates_by_name_are_waited_for_and_no_more() -> None:
 
 @pytest.mark.parametrize("count", [65, 130])
 def test_later_updates_are_bounded_by_the_first(count: int) -> None:
-    lengths = [1.0] * norms.BUFFERED + [100.0] * (count - norms.BUFFERED)
+    lengths = [1.0] * norm_bounding.BUFFERED + [100.0] * (count - norm_bounding.BUFFERED)
     _, found = asked(NormBound(), lengths)
-    assert all(length(each) == 0 for each in list(found.values())[norms.BUFFERED :])
+    assert all(length(each) == 0 for each in list(found.values())[norm_bounding.BUFFERED :])
 
 
 def test_without_scaling_everything_is_counted_and_who_is_far_is_named() -> None:
