@@ -162,7 +162,7 @@ def append(path: Path, row: str, seed: int, found: dict[str, float]) -> None:
 
 def table(done: dict[tuple[str, int], dict[str, float]], rows: Sequence[str], seeds: Sequence[int]) -> str:
     lines = [
-        "| row | behind the encoder | mean | sd | worst silo | ECE | strange | sets | kB up | down | s |",
+        "| row | after the encoder | mean | sd | worst silo | ECE | unfamiliar | sets | kB up | down | s |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
