@@ -11,6 +11,7 @@ import pytest
 from caveat.core.text import MINUS, apart
 from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
 from caveat.html.audit import (
+    _CAREFUL,
     _INSTEAD,
     _MEANWHILE,
     _USE,
@@ -84,11 +85,13 @@ def test_an_undecided_promise_leans_to_the_side_of_its_estimate(mean: float, wor
     [("holds", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is ruled out."),
      ("cannot say", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is not ruled out."),
      ("does not hold", 0.01, 3, "3 of 9 tests of silos find more calibration error than chance (0.5 expected; "
-      "p = 0.010 together, not corrected for other promises)."),
+      "together p = 0.010, corrected p = 0.020)."),
+     ("cannot say", 0.04, 3, "3 of 9 tests of silos find more calibration error than chance (0.5 expected; "
+      "together p = 0.040, corrected p = 0.080)."),
      ("cannot say", 0.01, 1, "errors above those by chance (p = 0.010); one seed does not decide.")],
 )  # fmt: skip
 def test_confidence_is_said_in_a_line(verdict: Verdict, p: float, seeds: int, told: str) -> None:
-    measured = {"p": p, "above_chance": [1] * seeds, "limit": 0.05, "silos": 3}
+    measured = {"p": p, "p_corrected": 2 * p, "above_chance": [1] * seeds, "limit": 0.05, "silos": 3}
     (line,) = verdicts([Finding("confidence", "it is calibrated", verdict, "", measured)])
     assert line.text.replace("\N{NO-BREAK SPACE}", " ").endswith(f"</b> It is calibrated: {told}")
 
@@ -97,12 +100,18 @@ def test_a_calibration_error_is_said_with_its_size() -> None:
     excess = {"mean": 0.021, "low": -0.006, "high": 0.048}
     measured = {"p": 0.04, "above_chance": [4, 3], "limit": 0.05, "excess": excess, "silos": 9}
     (line,) = verdicts([Finding("confidence", "it is calibrated", "does not hold", "", measured)])
-    assert line.text.endswith(f"; the mean excess, 0.021 ({MINUS}0.006 to 0.048), alone would not show it.")
-    assert line.text.startswith("<b>Confidence: no, narrowly.</b>")
-    surely = measured | {"p": 0.002, "excess": excess | {"low": 0.01}}
-    (line,) = verdicts([Finding("confidence", "it is calibrated", "does not hold", "", surely)])
+    assert line.text.endswith(f"; the mean excess is 0.021 ({MINUS}0.006 to 0.048).")
     assert line.text.startswith("<b>Confidence: no.</b>")
-    assert line.text.endswith("(0.010 to 0.048), alone would show it.")
+
+
+@pytest.mark.parametrize(("p", "word"), [(0.04, "leaning no"), (0.06, "undecided")])
+def test_confidence_that_only_the_correction_leaves_open_leans_to_no(p: float, word: str) -> None:
+    measured = {"p": p, "p_corrected": 3 * p, "above_chance": [4, 3], "limit": 0.05, "silos": 9}
+    found = Finding("confidence", "it is calibrated", "cannot say", "", measured)
+    (line,) = verdicts([found])
+    assert line.text.startswith(f"<b>Confidence: {word}.</b>")
+    assert (_CAREFUL in advice(found)) == (word == "leaning no")
+    assert _CAREFUL not in advice(replace(found, verdict="does not hold"))
 
 
 def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> None:
@@ -111,15 +120,30 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     instead, longer = advice(found)
     assert instead.startswith("Do not single out inputs by epistemic uncertainty")
     assert longer == (
-        "Repeat the audit with twice as many rounds: 26.9 % of labels differ between two seeds, and more rounds may "
-        "reduce that."
+        "Repeat the audit with twice as many rounds (2 times the training of this one): 26.9 % of labels differ "
+        "between two seeds, which more rounds may reduce."
     )
     assert len(advice(replace(found, measured=measured | {"labels_changed": 0.1}))) == 1
     known = audit(found, command="caveat audit digits --set rounds=6 --out a")
     assert command(known) == "caveat audit digits --set rounds=12 --out a-longer"
     open_ = audit(found, replace(FALLS, verdict="cannot say"), command=known.command)
-    assert "2 seeds cannot decide 1 promise; take at least 4, and 5 to decide with a chance of" in next_steps(open_)[-1]
-    assert "--seeds 0,1,2,3,4" in command(open_)
+    told = next_steps(open_)[-1]
+    assert "twice as many rounds and 5 seeds (5 times the training of this one): 26.9 % of labels" in told
+    assert told.endswith("which more rounds may reduce, and 2 seeds do not decide 1 promise.")
+    assert command(open_).endswith("--seeds 0,1,2,3,4")
+    near = replace(FALLS, verdict="cannot say", measured={"exponent": {"mean": -1, "low": -10, "high": 8}, "limit": 0})
+    other = replace(near, measured=near.measured | {"limit": -1})
+    unsure = Finding("confidence", "it is calibrated", "cannot say", "", {})
+    known = audit(found, near, replace(other, name="disagreement"), unsure, command=known.command)
+    assert next_steps(known)[-1].endswith(
+        "2 seeds do not decide 2 promises (confidence takes more test inputs, not seeds). If estimates stay as here, "
+        f"about {(seeds := seeds_to_decide(known))} seeds decide 1 of these with a chance of 80 % each."
+    )
+    assert seeds == seeds_needed(1, 9, 2)
+    # an interval at the corrected level is wider
+    assert seeds_needed(1, 9, 2) < seeds_to_decide(audit(replace(near, measured=near.measured | {"p_corrected": 1.0}),
+                                                          replace(near, measured={"p_corrected": 1.0})))  # fmt: skip
+    assert command(known).endswith("--seeds 0,1,2,3,4")
     assert command(audit(found)) == ""
 
 

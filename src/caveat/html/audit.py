@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, tick
 from ..files.schema import AuditFile, Finding
-from ..uncertainty.statistical_tests import seeds_needed
+from ..uncertainty.statistical_tests import seeds_needed, student_quantile
 from . import templates
 from .audit_charts import Rows, fusion_table, legend, means_by_size, sweep_figure, sweep_table
 from .commands import changed, option_of
@@ -55,8 +55,8 @@ def sentence(findings: Sequence[Finding]) -> str:
 def _word(finding: Finding) -> str:
     """Return the word of a verdict; of an undecided estimate with an interval, on which side of its limit it is."""
     dot = _estimate(finding)
-    if finding.verdict == "does not hold" and finding.measured.get("excess", {}).get("low", 1.0) <= 0:
-        return "no, narrowly"
+    if finding.verdict == "cannot say" and _off(finding):
+        return "leaning no"
     if finding.verdict != "cannot say" or dot is None or dot.low is None or dot.value == finding.measured["limit"]:
         return _KINDS[finding.verdict][1]
     return "leaning yes" if (dot.value > finding.measured["limit"]) == _above(finding) else "leaning no"
@@ -79,10 +79,10 @@ def shortly(finding: Finding) -> str:
     """Return what was found in a line, or the sentence of a finding without numbers that decide."""
     if dot := _estimate(finding):
         told = next(told for key, told in _DECIDING.items() if key in finding.measured)
-        return f"{told} {_numbers(finding, dot)}{_beside(finding)}."
-    if "p" not in finding.measured:
+        return f"{told} {_numbers(finding, dot)}{_p(finding)}{_beside(finding)}."
+    if "above_chance" not in finding.measured:
         return finding.sentence[:1].lower() + finding.sentence[1:]
-    if finding.verdict == "does not hold":
+    if _off(finding):
         return _miscalibrated(finding)
     chance = finding.measured["p"] >= _LEVEL
     told = f"errors {'as' if chance else 'above those'} by chance ({equation(finding.measured['p'])})"
@@ -92,6 +92,17 @@ def shortly(finding: Finding) -> str:
         return f"{told}; one seed does not decide."
     ruled = f"; {finding.measured['limit']} more is {'not ' * (finding.verdict != 'holds')}ruled out"
     return f"{told}{ruled * chance}."
+
+
+def _off(finding: Finding) -> bool:
+    """Return whether the test of confidence alone finds more error than chance explains."""
+    measured = finding.measured
+    return "above_chance" in measured and len(measured["above_chance"]) > 1 and bool(measured["p"] < _LEVEL)
+
+
+def _p(finding: Finding) -> str:
+    """Return the p-value, corrected for all promises; "" without one."""
+    return f", corrected {equation(finding.measured['p_corrected'])}" if "p_corrected" in finding.measured else ""
 
 
 def _excess(finding: Finding) -> str:
@@ -108,9 +119,9 @@ def _miscalibrated(finding: Finding) -> str:
     told = (
         f"{sum(measured['above_chance'])} of {plural(tests, 'test')} of silos find more calibration error than chance "
     )
-    told += f"({_LEVEL * tests:.1f} expected; {equation(measured['p'])} together, not corrected for other promises)"
+    told += f"({_LEVEL * tests:.1f} expected; together {equation(measured['p'])}{_p(finding)})"
     if excess := _excess(finding):
-        told += f"; the mean excess, {excess}, alone would {'not ' * (measured['excess']['low'] <= 0)}show it"
+        told += f"; the mean excess is {excess}"
     return f"{told}."
 
 
@@ -169,9 +180,11 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
             group(notes[-1], dots(rows.frame, 0, [(dot, y)], 4.2), class_="c1" if each in _broken(findings) else "c0"),
         ]
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(notes)
-    about = "Estimates with 95 % intervals over seeds. A promise holds if all of its interval is in the gray area, and "
-    about += "does not if all is outside. The scale is that of exponents of n and of rank correlations (that of "
-    about += "aleatoric and epistemic without its sign)."
+    about = "Estimates with 95 % intervals over seeds, not corrected for the number of promises. Values in the gray "
+    about += (
+        "area are as promised. The scale is that of exponents of n and of rank correlations (that of aleatoric and "
+    )
+    about += "epistemic without its sign)."
     if any(each.name == "confidence" for each in shown_ones):
         about += " Confidence has no row: it is tested by the number of silos with errors above chance."
     return Chart(
@@ -188,6 +201,8 @@ def next_steps(audit: AuditFile) -> list[str]:
     steps = [_INSTEAD.get(each.name, f"Do not rely on it: {each.claim}.") for each in _broken(audit.findings)]
     if any(each.measured.get("practically_zero") for each in audit.findings):
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
+    if any(each.verdict == "cannot say" and _off(each) for each in audit.findings):
+        steps.append(_CAREFUL)
     steps += _growth(audit.runs)
     if audit.accuracy.warning:
         return ["Train for more rounds or with another training.lr, then repeat the audit.", *steps]
@@ -201,15 +216,7 @@ def next_steps(audit: AuditFile) -> list[str]:
             " ".join([*relied, _MEANWHILE] if held else ["Do not rely on these uncertainties yet.", _MEANWHILE])
         )
     if changed_labels := _unsettled(audit):
-        text = f"Repeat the audit with twice as many rounds: {percent(changed_labels)} of labels differ between two "
-        text += "seeds, and more rounds may reduce that."
-        if wanted := _more_seeds(audit):
-            ran, open_ = len(audit.seeds), plural(len(_seeds_needed(audit)), "promise")
-            text += f" {ran} seeds cannot decide {open_}; take at least {2 * ran}"
-            text += (
-                f", and {wanted} to decide with a chance of 80 % if estimates stay as here" * (wanted > 2 * ran) + "."
-            )
-        return [*steps, text]
+        return [*steps, _longer(audit, changed_labels)]
     inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
     if inputs:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
@@ -247,8 +254,30 @@ _MEANWHILE = (
     "Until the rest is decided, do not use the columns aleatoric and epistemic of single predictions; the report of a "
     "run shows whether total_uncertainty finds errors."
 )
+_CAREFUL = (
+    "Be careful with probabilities as frequencies: tested alone, calibration errors of some silos are above those by "
+    "chance."
+)
 _MANY_CHANGED = 0.2
 """Share of labels that change between seeds above which more training is advised first."""
+
+
+def _longer(audit: AuditFile, changed_labels: float) -> str:
+    """Return advice to train for more rounds, and with more seeds if these leave promises open, with its cost."""
+    ran, seeds, needed = len(audit.seeds), _more_seeds(audit), _seeds_needed(audit)
+    also = f" and {seeds} seeds" * bool(seeds)
+    text = f"Repeat the audit with twice as many rounds{also} ({2 * (seeds or ran) / ran:g} times the training of this "
+    text += f"one): {percent(changed_labels)} of labels differ between two seeds, which more rounds may reduce"
+    if not seeds:
+        return f"{text}."
+    text += f", and {ran} seeds do not decide {plural(len(needed), 'promise')}"
+    other = any(each.verdict == "cannot say" and each.name == "confidence" for each in audit.findings)
+    text += f"{' (confidence takes more test inputs, not seeds)' * other}."
+    known = [each for each in needed.values() if each]
+    if not known or max(known) <= seeds:
+        return text
+    most = f"{len(known)} of these" if len(known) < len(needed) else "these"
+    return f"{text} If estimates stay as here, about {max(known)} seeds decide {most} with a chance of 80 % each."
 
 
 def _unsettled(audit: AuditFile) -> float:
@@ -258,16 +287,18 @@ def _unsettled(audit: AuditFile) -> float:
 
 
 def _seeds_needed(audit: AuditFile) -> dict[str, int | None]:
-    """Return the number of seeds that decide each open finding with a chance of 80 %, None for more than `MOST_SEEDS`;
-    no findings if accuracy is too low to say."""
-    found = dict[str, int | None]()
+    """Return the number of seeds that decide each open finding with a chance of 80 %, after a correction for all
+    promises, None for more than `MOST_SEEDS`; no findings if accuracy is too low to say."""
+    found, freedom = dict[str, int | None](), max(1, len(audit.seeds) - 1)
+    level = _LEVEL / max(1, sum("p_corrected" in each.measured for each in audit.findings))
     for each in audit.findings:
         dot = _estimate(each)
         if each.verdict == "cannot say" and dot and not audit.accuracy.warning:
             found[each.name] = max(_FEWEST, len(audit.seeds) + 1)
             if dot.low is not None and dot.high is not None:
-                half = max(dot.value - dot.low, dot.high - dot.value)
-                found[each.name] = seeds_needed(dot.value - each.measured["limit"], half, len(audit.seeds))
+                half, limit = max(dot.value - dot.low, dot.high - dot.value), each.measured["limit"]
+                half *= student_quantile(1 - level / 2, freedom) / student_quantile(1 - _LEVEL / 2, freedom)
+                found[each.name] = seeds_needed(dot.value - limit, half, len(audit.seeds), level)
     return found
 
 
@@ -278,9 +309,9 @@ def seeds_to_decide(audit: AuditFile) -> int:
 
 
 def _more_seeds(audit: AuditFile) -> int:
-    """Return the number of seeds with which models that differ much between seeds are audited again, at least twice as
-    many; 0 if seeds leave nothing open."""
-    return max(2 * len(audit.seeds), seeds_to_decide(audit)) if _seeds_needed(audit) else 0
+    """Return the number of seeds with which models that differ much between seeds are audited again, twice as many,
+    because estimates change with the rounds; 0 if seeds leave nothing open."""
+    return max(_FEWEST, 2 * len(audit.seeds)) if _seeds_needed(audit) else 0
 
 
 _FEWEST = 5

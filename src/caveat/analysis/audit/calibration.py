@@ -12,6 +12,7 @@ from ...core.text import equation, percent, plural
 from ...files.schema import AccuracyRecord, Finding, Summary, Verdict
 from ...metrics import EceTest, ece_test
 from ...uncertainty.statistical_tests import chi_squared_tail
+from .correction import LEVEL, Uncorrected
 from .findings import CONFIDENCE, open_because
 from .observations import Observation, Observed
 from .seed_statistics import Spread
@@ -99,8 +100,6 @@ TOLERATED = 0.05
 """Tolerated error of confidences, and tolerated excess of calibration errors over a calibrated model's."""
 REDRAWN = 1000
 """Number of times that labels are resampled."""
-LEVEL = 0.05
-"""The p-value below which silos are miscalibrated."""
 
 
 def calibration(summaries: Sequence[Summary]) -> Finding:
@@ -129,20 +128,18 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
         else "equal to"
     )
     worse = f"Its mean is {more} that of such a model"
-    sentence = (
+    facts = (
         f"Expected calibration error is above what chance explains in {sum(above)} of {count * len(tested)} tests "
         f"({plural(count, 'silo')} with {plural(len(tested), 'seed')}), where {LEVEL * count * len(tested):.2g} are "
         f"expected for a calibrated model. {worse}. For all silos together {equation(p)}."
     )
+    why = open_because(verdict, len(tested)) if len(tested) < 2 else ""
     if verdict == "does not hold":
-        sentence += " This test decides, not the mean: one silo suffices. "
-        sentence += f"It is worst in {_worst(tested)}."
+        why = f" This test decides, not the mean: one silo suffices. It is worst in {_worst(tested)}."
     elif verdict == "holds":
-        sentence += (
-            f" Confidences that are off by {TOLERATED} at all silos would have been detected; at one silo, maybe not."
-        )
+        why = f" Confidences that are off by {TOLERATED} at all silos would have been detected; at one silo, maybe not."
     elif len(tested) > 1:
-        sentence += f" With this few test inputs, confidences may be off by {TOLERATED}."
+        why = f" With this few test inputs, confidences may be off by {TOLERATED}."
     measured = {
         "silos": count, "above_chance": above, "probability_by_chance": by_seed, "p": p, "excess": excess.record,
         "excess_at_most": most if math.isfinite(most) else None, "limit": TOLERATED,
@@ -150,8 +147,7 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
     if verdict == "cannot say" and len(tested) > 1:
         inputs = round(sum(sum(silo.reliability.count) for silo in summaries[0].silos if silo.reliability))
         measured |= {"inputs": inputs, "inputs_needed": _inputs_needed(summaries[0], excess, tested, inputs)}
-    why = open_because(verdict, len(tested)) if len(tested) < 2 else ""
-    return Finding(title, claim, verdict, sentence + why, measured)
+    return Uncorrected(title, claim, verdict, facts + why, measured, facts)
 
 
 def among_silos(ps: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """Tests of the claims that the names of uncertainties make.
 
 A finding is "cannot say" if the 95 % interval over seeds contains the deciding limit, because other seeds could reverse
-it. One seed has no spread and never decides.
+it. One seed has no spread and never decides. `correction.corrected` then corrects for the number of findings.
 
 Where one model is uncertain, other models are uncertain, too, and differ, so any entropy correlates with disagreement.
 `disagreement` therefore uses the partial correlation, at equal aleatoric uncertainty.
@@ -21,6 +21,7 @@ from ...files.schema import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
 from ...uncertainty.statistical_tests import ranks as ranked
 from . import observations, seed_statistics
+from .correction import Uncorrected, p_value
 from .observations import Observation, Observed
 from .seed_statistics import Spread
 
@@ -96,15 +97,16 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
     verdict = decide(*slopes.interval, SLOWEST, "below")
     left = sum(mine[-1][name] for mine in by_seed) / sum(mine[0][name] for mine in by_seed)
     measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(left)}
-    sentence = _of_slope(called, verdict, slopes, sizes, float(left))
+    measured |= p_value(slopes, SLOWEST)
+    facts, conclusion = _of_slope(called, verdict, slopes, sizes, float(left))
     if name == "epistemic":
         mine, total = (sum(r.get(which, 0.0) for r in rows if r["n"] == sizes[-1]) for which in (name, "total"))
         measured["practically_zero"] = mine < PRACTICALLY * total
         if measured["practically_zero"]:
-            sentence += f" It is practically zero: {percent(mine / total, 3)} of total uncertainty with all data."
+            facts += f" It is practically zero: {percent(mine / total, 3)} of total uncertainty with all data."
         if all(row.get("aleatoric", 0.0) > 0 for row in rows):
             measured["aleatoric_exponent"] = _slopes(by_seed, "aleatoric").record
-    return Finding(title, claim, verdict, sentence, measured)
+    return Uncorrected(title, claim, verdict, facts + conclusion, measured, facts)
 
 
 def _slopes(by_seed: Sequence[Sequence[Mapping[str, float]]], name: str) -> Spread:
@@ -114,7 +116,8 @@ def _slopes(by_seed: Sequence[Sequence[Mapping[str, float]]], name: str) -> Spre
     )
 
 
-def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[float], left: float) -> str:
+def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[float], left: float) -> tuple[str, str]:
+    """Return what was found about a slope, and what follows."""
     trend = _trend(slopes)
     found = (
         f"Mean {called} {trend}, with n to the power of {slopes}: on {round(sizes[-1] / sizes[0], 1):g} times the data "
@@ -123,11 +126,11 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
     if verdict == "does not hold":
         falls = "falls" in trend
         reason = "Epistemic uncertainty falls faster" if falls else "Uncertainty that does not fall is not epistemic"
-        return f"{found} {reason}: use it only to rank inputs."
+        return found, f" {reason}: use it only to rank inputs."
     if verdict == "holds":
         faster = " This is faster than either: something else than more data may lower it."
-        return f"{found} A variance falls as 1/n, a standard deviation as 1/√n.{faster * (slopes.interval[1] < -1)}"
-    return found + open_because(verdict, len(slopes.values), slopes, SLOWEST)
+        return found, f" A variance falls as 1/n, a standard deviation as 1/√n.{faster * (slopes.interval[1] < -1)}"
+    return found, open_because(verdict, len(slopes.values), slopes, SLOWEST)
 
 
 def _trend(slopes: Spread) -> str:
@@ -154,20 +157,15 @@ def two_things(runs: Sequence[Observed]) -> Finding:
     # A perfect negative correlation is the same ranking, reversed.
     size = Spread(tuple(abs(value) for value in spread.values))
     verdict = decide(*size.interval, ONE_THING, "below")
-    sentence = f"Their rank correlation over the test inputs of a silo is {spread}."
+    facts = f"Their rank correlation over the test inputs of a silo is {spread}."
+    why = open_because(verdict, len(runs), size, ONE_THING, (0, 1), "the mean of its absolute value")
     if verdict == "does not hold":
         turned = ", one of them reversed" if spread.mean < 0 else ""
-        sentence += f" Both measure the same{turned}: which inputs are uncertain, not why."
+        why = f" Both measure the same{turned}: which inputs are uncertain, not why."
     elif verdict == "holds":
-        sentence += " They rank inputs differently, which does not prove that each measures what its name says."
-    measured = {"rank_correlation": spread.record, "limit": ONE_THING}
-    return Finding(
-        title,
-        claim,
-        verdict,
-        sentence + open_because(verdict, len(runs), size, ONE_THING, (0, 1), "the mean of its absolute value"),
-        measured,
-    )
+        why = " They rank inputs differently, which does not prove that each measures what its name says."
+    measured = {"rank_correlation": spread.record, "limit": ONE_THING, **p_value(size, ONE_THING)}
+    return Uncorrected(title, claim, verdict, facts + why, measured, facts)
 
 
 def seeds_agree(runs: Sequence[Observed]) -> Finding:
@@ -192,18 +190,18 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     verdict = decide(*spread.interval, STABLE, "above")
     mean, low, high = apart(float(np.mean(found)), min(found), max(found))
     over = f" ({low} to {high} over pairs)" if len(found) > 1 else ""
-    sentence = (
+    facts = (
         f"Between two seeds, the rank correlation of epistemic uncertainty over a silo's test inputs is "
         f"{mean}{over}; its mean varies by {percent(relative, 0)} and {percent(changed)} of labels change."
     )
-    if verdict == "does not hold":
-        sentence += " Which inputs count as unfamiliar depends on the seed more than on the input."
     measured = {
         "rank_correlation": spread.record, "rank_correlations": found, "limit": STABLE, "relative_spread": relative,
-        "labels_changed": changed,
+        "labels_changed": changed, **p_value(spread, STABLE),
     }  # fmt: skip
     why = PAIR if len(pairs) == 1 else open_because(verdict, len(runs), spread, STABLE, (-1, 1))
-    return Finding(title, claim, verdict, sentence + why, measured)
+    if verdict == "does not hold":
+        why = " Which inputs count as unfamiliar depends on the seed more than on the input."
+    return Uncorrected(title, claim, verdict, facts + why, measured, facts)
 
 
 def _means_without(pairs: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
@@ -251,17 +249,18 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
         seed_statistics.Jackknifed(whole[name], tuple(found[name] for found in known)) for name in (*NAMES, BEYOND)
     )
     verdict, told = decide(*beyond.interval, ADDS, "above"), apart(epistemic.mean, aleatoric.mean, beyond.mean)
-    sentence = (
+    facts = (
         f"Its rank correlation with the disagreement of {len(runs)} retrained models is {told[0]}, that "
         f"of aleatoric uncertainty {told[1]}; at equal aleatoric uncertainty it is {told[2]}."
     )
-    if verdict == "does not hold":
-        sentence += " It predicts the effect of retraining hardly better than aleatoric uncertainty."
     measured = {
         "rank_correlation": epistemic.record, "aleatoric": aleatoric.mean, "partial": beyond.record, "limit": ADDS,
+        **p_value(beyond, ADDS),
     }  # fmt: skip
     why = TWO if len(runs) == 2 else open_because(verdict, len(runs), beyond, ADDS, (-1, 1))
-    return Finding(title, claim, verdict, sentence + why, measured)
+    if verdict == "does not hold":
+        why = " It predicts the effect of retraining hardly better than aleatoric uncertainty."
+    return Uncorrected(title, claim, verdict, facts + why, measured, facts)
 
 
 def _correlations(
@@ -321,5 +320,6 @@ def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
 
 
 def _named(finding: Finding, name: str) -> Finding:
-    claim, sentence = (text.replace(EPISTEMIC_NAME, LOGITS_NAME) for text in (finding.claim, finding.sentence))
-    return dataclasses.replace(finding, name=name, claim=claim, sentence=sentence)
+    texts = finding.claim, finding.sentence, finding.facts if isinstance(finding, Uncorrected) else ""
+    claim, sentence, facts = (text.replace(EPISTEMIC_NAME, LOGITS_NAME) for text in texts)
+    return Uncorrected(name, claim, finding.verdict, sentence, finding.measured, facts)

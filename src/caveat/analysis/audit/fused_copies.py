@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...files.schema import Finding
 from ...uncertainty import opinions
+from .correction import Uncorrected, p_value
 from .findings import decide, open_because
 from .observations import Observation, Observed, has
 from .seed_statistics import Spread, mean_of_known
@@ -78,18 +79,18 @@ def copies_are_no_evidence(name: str, by_seed: Sequence[Sequence[Row]] | str) ->
     kept = Spread(tuple(shares))
     verdict = decide(*kept.interval, UNCHANGED, "above")
     first, last = _mean([[rows[0], rows[-1]] for rows in by_seed])
-    sentence = (
+    facts = (
         f"Fused from {COPIES} copies, an opinion with evidence keeps {kept.mean:.2g} of its vacuity (geometric "
         f"mean); over all test inputs mean vacuity goes from {first['vacuity']:.2g} to {last['vacuity']:.2g}, mean "
         f"confidence from {first['confidence']:.2f} to {last['confidence']:.2f}."
     )
+    why = open_because(verdict, len(by_seed), kept, UNCHANGED, (0, 1))
     if verdict == "does not hold":
-        sentence += " Copies count as new evidence: do not fuse models that share data, an encoder or a start."
+        why = " Copies count as new evidence: do not fuse models that share data, an encoder or a start."
     measured: dict[str, Any] = {
         "vacuity_kept": kept.record,
         "limit": UNCHANGED,
         "by_copies": [list(r) for r in by_seed],
+        **p_value(kept, UNCHANGED),
     }
-    return Finding(
-        title, claim, verdict, sentence + open_because(verdict, len(by_seed), kept, UNCHANGED, (0, 1)), measured
-    )
+    return Uncorrected(title, claim, verdict, facts + why, measured, facts)

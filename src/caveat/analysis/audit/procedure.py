@@ -29,6 +29,7 @@ from ...terminal.tables import Heading, TextTable, text_table, written
 from . import data_fractions, fused_copies
 from . import findings as promises
 from .calibration import against_chance, calibration, judged
+from .correction import corrected
 from .findings import about_logits, disagreement
 from .observations import KEPT, LOGITS, Observed, mean_over_silos
 
@@ -158,7 +159,7 @@ def _examine(sweep: data_fractions.Sweep, progress: Progress) -> Audit:
     fusion = {} if why_not else fused_copies.fused_with_copies(full)
     copies = [fused_copies.copies_are_no_evidence(name, why_not or fusion[name]) for name in fused_copies.RULES]
     accuracy = against_chance(full)
-    found = judged([*_findings(rows, full, summaries), *copies], accuracy)
+    found = judged(corrected([*_findings(rows, full, summaries), *copies]), accuracy)
     common = sweep.common()
     file = AuditFile(
         schema=SCHEMA,
