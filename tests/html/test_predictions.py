@@ -12,9 +12,11 @@ import torch
 from html_page import Page
 from markupsafe import Markup
 
+from caveat.cli.output import warnings_at
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
 from caveat.core.quantity import restored
 from caveat.core.text import percent
+from caveat.files.schema import WarningRecord
 from caveat.html.p_values import by_row, curve
 from caveat.html.predicted_inputs import PredictedInputs
 from caveat.html.predicted_tables import surest
@@ -57,9 +59,11 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     age = UnlikeColumn("age", "median", 62.0, 31.0, 0.001)
     found = made(9, unlike_columns=(age, replace(age, figure="missing"), replace(age, name="sex")))
     said = sentence(found).striptags()
-    assert said.startswith("Do not rely on these 20 predictions yet: together, the inputs are unlike the silo's own, ")
-    assert said.endswith("also the 11 without an alarm.")
-    assert sentence(made(9)).endswith("together, the inputs are unlike the silo's own, most of all the first 9.")
+    rely = "Do not rely on these 20 predictions yet, nor on the 11 of them without an alarm"
+    assert said == f"{rely}: together, the inputs are unlike the silo's own."
+    most = "together, the inputs are unlike the silo's own, most of all the first 9."
+    assert sentence(made(9)).striptags() == f"{rely}: {most}"
+    assert sentence(made(20)).startswith("<b>Do not rely on these 20 predictions yet</b>: together")
     text = next(line.text for line in verdicts(found) if line.text.startswith("Columns"))
     assert "over all rows: age, sex." in text
     page = Page(render(found)).text
@@ -69,8 +73,14 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     assert all(f"row {i} " in strangest for i in range(9))
     assert "row 9 " not in strangest
     assert "model" not in strangest
-    assert "A person decides each." in strangest
+    assert "A person decides each." not in strangest  # the first step says so of all
     assert strangest.count(" unlike the silo's own inputs ") == 9
+    some = replace(made(12, ranked_among=18), files=[f"{i}.png" for i in range(INPUTS)])
+    assert not some.all_unlike
+    assert "A person decides each." in Page(render(some)).text  # files have no rows to list
+    rows = Page(render(replace(some, files=()))).text
+    assert "A person decides the rows 0 to 11. " in rows
+    assert "A person decides each." not in rows
 
 
 @pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "good"), (8, "bad")])
@@ -88,14 +98,19 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     assert 0.01 <= found.alarms.p < 0.05
     (line,) = verdicts(found)
     assert line.kind == "open"
-    said = "Check the file first: 4 of 20 inputs raise an alarm, about 1 is expected. If it is the silo's own, a "
+    said = "Check the file first: 4 of 20 inputs raise an alarm, about 1 is expected; so many or more happen by chance "
+    said += f"in {percent(found.alarms.p)} of files of the silo's own. If it is the silo's own, a "
     assert sentence(found).striptags() == f"{said}person decides 4 inputs and the model 16."
-    told = f"(5 in 100), so many or more happen by chance in {percent(found.alarms.p)} of such files. Such an input is "
-    assert line.text.endswith(f"{told}more unusual than all but 4 of the 99 calibration inputs of the silo.")
-    person, check = steps(found)
-    assert person.startswith("Have a person decide 4 inputs with ")
-    check_all = "Compare units, codes and selection of the inputs with those of the silo's own before using the labels"
-    assert check.startswith(f"{check_all} of the other 16 ")
+    told = "An input with an alarm is more unusual than all but 4 of the 99 calibration inputs of the silo, "
+    assert line.text == f"{told}as 5 in 100 of the silo's own are."
+    check, person, use = steps(found)
+    assert check == ("Compare units, codes and selection of the inputs with those of the silo's own. If they differ, "
+                     "have a person decide all inputs.")  # fmt: skip
+    assert person.startswith("Otherwise, have a person decide 4 inputs with ")
+    assert use.startswith("Use the labels of the other 16 in the CSV then. Without an alarm")
+    person, use = steps(made(3))
+    assert person.startswith("Have a person decide 3 inputs with ")
+    assert use.startswith("Use the labels of the other 17 in the CSV. ")
 
 
 def test_inputs_like_the_silos_own_are_rarely_called_unlike() -> None:
@@ -143,7 +158,8 @@ def test_the_page_shows_the_strangest_and_the_surest_with_their_values() -> None
     assert "row 0 ill" not in page.text.partition("Strangest")[0]
     strangest = page.text.partition("The strangest inputs")[2]
     assert strangest.index("row 1") < strangest.index("row 0") < strangest.index("row 2")
-    assert "a person unfamiliar: unlike the silo's own inputs 99.8 % 0.010" in strangest
+    assert "a person unlike the silo's own inputs 99.8 % 0.010" in strangest
+    assert "unfamiliar" not in strangest
     assert "22 female" in strangest
     assert "<b>sex</b>" not in text
     assert "https://" not in text
@@ -153,7 +169,11 @@ def test_the_page_shows_the_strangest_and_the_surest_with_their_values() -> None
 def test_columns_explain_what_alarms_do_not_show() -> None:
     missing = UnlikeColumn("ca", "share missing", 0.99, 0.0, 0.001)
     found = made(1, unlike_columns=(missing, replace(missing, name="thal", here=0.3)))
-    assert "unlike the silo's own (mostly missing: ca 99 %), also the 19" in sentence(found).striptags()
+    assert "missing" not in sentence(found)
+    person, why, *_ = steps(found)
+    assert person.startswith("Have a person decide all 20 inputs")
+    assert why == ("Find out why columns are mostly missing (ca 99 %): if they are not measured where these rows come "
+                   "from, do not use this silo's model for such rows.")  # fmt: skip
     columns, alarms = verdicts(found)
     assert (columns.kind, alarms.kind) == ("bad", "open")
     assert alarms.text.startswith("The absence of an alarm is no evidence here: 1 of 20 inputs raise an alarm")
@@ -178,8 +198,9 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     at_silo = steps(replace(found, tested=(12, 322), own=(3, 40), limit=9.0))[1]
     assert at_silo.endswith(
-        "2.1 % to 6.4 %; optimistic, because the limit was chosen on the same inputs); of this "
-        "silo's, without the limit, 3 of 40 (2.6 % to 19.9 %)."
+        f"{WRONG}: of this silo's test inputs, whatever their uncertainty, 3 of 40 were (7.5 %, 95 % interval 2.6 % to "
+        "19.9 %); of all silos' test inputs with total_uncertainty up to 9, 12 of 322 (3.7 %, 95 % interval 2.1 % to "
+        "6.4 %; optimistic, because the limit was chosen on the same inputs)."
     )
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
@@ -194,13 +215,17 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
 
 def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     named = steps(replace(made(8), source="b c.csv", others=("b c",)))
-    own = "apply its standardization and calibration"
-    assert Markup(named[-1]).striptags() == f"If you know that these inputs are of silo b c, {own}: --silo 'b c'"
+    own = "predict them with its standardization and calibration"
+    from_source = "If you know from their source, not from alarms, that these inputs are of"
+    assert Markup(named[-1]).striptags() == f"{from_source} silo b c, {own}: --silo 'b c'"
+    assert named[0].startswith("Have a person decide all 20")
     trained = steps(replace(made(8), source="b c.csv", others=("b c",), in_sample="Trained on."))
-    assert Markup(trained[-1]).striptags() == f"These inputs are of silo b c: {own}: --silo 'b c'"
+    assert Markup(trained[0]).striptags() == f"These inputs are of silo b c: {own}: --silo 'b c'"
+    assert trained[1].startswith("Otherwise, have a person decide all 20")
+    assert trained[-1] == "Do not judge the model by these predictions: Trained on."
+    assert sum("--silo" in step for step in trained) == 1
     other = steps(replace(made(8), others=("b c", "d")))
-    told = "If you know that these inputs are of another silo (b c, d) (do not choose it by its alarms), "
-    assert Markup(other[-1]).striptags() == f"{told}{own}: --silo NAME"
+    assert Markup(other[-1]).striptags() == (f"{from_source} another silo (b c, d), {own}: --silo NAME")
     given = "caveat predict runs/x 'b c.csv' --silo VA --out v1.2/new --report new.html"
     other = replace(made(8), source="b c.csv", others=("b c",), command=given)
     page = Page(render(other)).text
@@ -226,7 +251,7 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
         f"Have a person decide 7 inputs {csv}: 3 with a reason (typicality of at most 0.05) and 4 with "
         f"total_uncertainty above {limit:.3g} nats, the limit of the run&#39;s report."
     )
-    told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 were (2.2 %, 95 % interval "
+    told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 (2.2 %, 95 % interval "
     told += "1.1 % to 4.4 %; optimistic, because the limit was chosen on the same inputs)."
     assert others == f"Use the labels of the other 13 in the CSV. {WRONG}: {told}"
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
@@ -234,7 +259,7 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g} nats{report}."
     p = torch.tensor([0.01, 0.5, 1.0, 0.6] * 5, dtype=torch.float64)
     mixed = replace(made(0, typicality=torch.where(p < 0.55, 0.01, p)), limit=limit)
-    assert "the 10 without an alarm" in sentence(mixed).striptags()
+    assert "nor on the 10 of them without an alarm" in sentence(mixed).striptags()
 
 
 def test_shifted_columns_come_first_and_no_probability_is_rounded_to_one() -> None:
@@ -282,7 +307,22 @@ def test_repeated_inputs_and_equal_predictions_are_said() -> None:
     assert verdicts(replace(made(0), different=20)) == verdicts(made(0))
     found = made(0)
     found.prediction.probs[:15] = torch.tensor([0.9, 0.1])
-    assert "The 20 inputs have 6 different predictions, so many have equal p-values." in Page(render(found)).text
+    told = "The 20 inputs have 6 different predictions, because "
+    features, many = "the model maps several of them to the same ", ", so many have equal p-values."
+    assert f"{told}{features}features{many}" in Page(render(found)).text
+    assert f"{told}{features}codewords{many}" in Page(render(replace(found, method="uefl"))).text
+    assert f"{told}inputs are repeated{many}" in Page(render(replace(found, different=6))).text
+    assert f"{told}{features}features{many}" in Page(render(replace(found, different=7))).text
+    assert "different predictions" not in Page(render(made(0))).text
+
+
+def test_a_score_that_alone_is_low_for_more_inputs_is_said() -> None:
+    near = torch.ones(INPUTS, dtype=torch.float64)
+    near[:9] = 0.05
+    told = "Of these inputs, 9 have a low p-value of nearness alone (at most 0.05), and 3 one of typicality, which is "
+    assert f"{told}corrected for 3 scores." in Page(render(made(3, nearness=near))).text
+    near[3:] = 1.0
+    assert "alone (at most" not in Page(render(made(3, nearness=near))).text
 
 
 def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -> None:
@@ -295,7 +335,7 @@ def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -
         f"{found.against.replace('use it', 'use this model')} A person decides 20 inputs."
     )
     assert all(found.referred)
-    data, person, test = steps(found)
+    person, test, data = steps(found)
     assert data == "Do not judge the model by these predictions: new.csv is a file of the run's data."
     assert Markup(test).striptags().endswith("with caveat evaluate RUN FILE --silo VA.")
     assert person.startswith("Have a person decide all 20 inputs")
@@ -305,6 +345,15 @@ def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -
     assert told in [Markup(step).striptags() for step in labelled]
     assert not any("evaluate" in step for step in steps(replace(made(8), evaluating=found.evaluating)))
     assert "for the model" not in render(found)
+
+
+def test_of_warnings_about_data_the_first_one_is_said() -> None:
+    data = [WarningRecord(kind="data", text=f"Column {name} has 0.") for name in "abc"]
+    other = WarningRecord(kind="rounds", text="Too few rounds.", silos=["VA"])
+    more = "The run's report has 2 more warnings about data."
+    assert warnings_at("VA", [*data, other]) == ["Too few rounds.", f"Column a has 0. {more}"]
+    assert warnings_at("b", [data[1], other]) == ["Column b has 0."]
+    assert warnings_at("b", [other]) == []
 
 
 def test_shares_of_a_shifted_column_have_their_numbers_of_rows() -> None:
@@ -388,8 +437,8 @@ def test_a_page_of_a_quantity_has_values_with_intervals(event: str) -> None:
 def test_a_p_value_that_all_strangest_inputs_share_is_in_the_caption() -> None:
     p = torch.full((INPUTS,), 0.01, dtype=torch.float64)
     page = Page(render(made(20, typicality=p))).text
-    assert "Each has the p-value 0.010." in page
+    assert "Each of the 12 shown has the p-value 0.010." in page
     assert "20 inputs have p-values as low as these; the most uncertain are shown." in page
     assert "probability uncertainty" in page
     assert "probability p-value uncertainty" in Page(render(made(3))).text
-    assert "Each has the p-value" not in Page(render(made(3))).text
+    assert "shown has the p-value" not in Page(render(made(3))).text

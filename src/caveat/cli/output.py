@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ..core import Decision, Prediction, Reason
+from ..core.text import plural
 from ..data.preprocessing import Inputs
 from ..files import RunFolder, as_text, record_of
 from ..files.checkpoints import hashes
-from ..files.schema import SiloRecord, Summary
+from ..files.schema import SiloRecord, Summary, WarningRecord
 from ..html.predicted_inputs import PredictedInputs
 from ..html.run.advice import against
 from ..runs.finished_run import Run
@@ -177,12 +178,21 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
     tested, limit = (None, None) if summary is None else known_errors(summary, silo)
     own = None if summary is None else _wrong_of(summary.silos, silo)
     advice = against(RunFolder(run.folder, summary=summary), silo)
-    warnings = [each.sentences for each in (summary.warnings if summary else ()) if silo in (each.silos or [silo])]
+    warnings = warnings_at(silo, summary.warnings if summary else ())
     different = len(set(hashes(found.x.numpy()))) if len(found.x) else 0
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
         found.files, others, tested, own, limit, advice, warnings, "", different,
     )  # fmt: skip
+
+
+def warnings_at(silo: str, warnings: Sequence[WarningRecord]) -> list[str]:
+    """Return the run's warnings that concern a silo; of those about its data, which can be many about one column, the
+    first one and the number of others."""
+    known = [each for each in warnings if silo in (each.silos or [silo])]
+    first, *others = [each.sentences for each in known if each.of_data] or [""]
+    more = f" The run's report has {plural(len(others), 'more warning')} about data." if others else ""
+    return [*(each.sentences for each in known if not each.of_data), *([first + more] if first else [])]
 
 
 def table_cells(run: Run, silo: str, source: str) -> dict[str, list[str]]:

@@ -82,5 +82,21 @@ def scores(found: PredictedInputs) -> str:
 def equal(found: PredictedInputs) -> str:
     """Return that many inputs have the same prediction; "" if they do not."""
     n, different = len(found.prediction), len(set(map(tuple, found.prediction.probs.tolist())))
-    told = f" The {n:,} inputs have {different:,} different predictions, so many have equal p-values."
+    features = "codewords" if found.method == "uefl" else "features"
+    why = f"because the model maps several of them to the same {features}"
+    if found.different is not None and found.different <= different:
+        why = "because inputs are repeated"
+    told = f" The {n:,} inputs have {different:,} different predictions, {why}, so many have equal p-values."
     return told * (2 * different <= n)
+
+
+def alone(found: PredictedInputs) -> str:
+    """Return the single score that is low for most inputs, if for more than all scores together; "" otherwise."""
+    rate, together = found.prediction.false_alarm_rate, found.prediction.typicality
+    low = {name: int((values <= rate).sum()) for name in SCORES
+           if (values := found.prediction.p_values.get(name)) is not None}  # fmt: skip
+    if together is None or not low or max(low.values()) <= (alarms := int((together <= rate).sum())):
+        return ""
+    most = max(low, key=lambda name: low[name])
+    told = f" Of these inputs, {low[most]:,} have a low p-value of {most} alone (at most {rate:g}), and {alarms:,} one "
+    return f"{told}of typicality, which is corrected for {len(low)} scores."

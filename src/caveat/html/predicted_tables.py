@@ -17,6 +17,7 @@ _MOST_ALARMS = 12
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
 _MOST_RANGES = 40
+_ROWS = "A person decides the rows"
 WHY = {
     Reason.NONE: "",
     Reason.UNDEFINED: "probabilities are not finite",
@@ -118,7 +119,7 @@ def tied(found: PredictedInputs) -> str:
     told = f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
     if not found.files and 0 < sum(found.referred) < len(found.prediction):
         rows = ranges((i for i, referred in enumerate(found.referred) if referred), _MOST_RANGES)
-        told += f" A person decides the rows {rows}."
+        told += f" {_ROWS} {rows}."
     return told
 
 
@@ -143,10 +144,6 @@ def _decider(found: PredictedInputs, i: int) -> str:
     return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
 
 
-def _reason(reason: Reason) -> str:
-    return f"{reason.name.lower()}: {WHY[reason]}" if reason else ""
-
-
 def inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table | None:
     """Return a row per input with its prediction, the values of its columns, and its note."""
     if not places:
@@ -167,15 +164,16 @@ def inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table
         *(column(name, (_number(float(values[i])) for i in places)) for name, values in found.figures.items()),
         words("predicted", ("" if quantity else plain(found.label(i)) for i in places)),
         words("who decides", [""] * len(places) if one else deciders),
-        words("reason", (_reason(reasons[i]) for i in places)),
+        words("reason", (WHY[reasons[i]] for i in places)),
         column("probability", ("" if quantity else _finite(float(prediction.probs[i].max()), _share) for i in places)),
         column("p-value", [""] * len(places) if same else p_values),
         column("uncertainty", ("" if quantity else _finite(float(found.doubt[i]), decimal) for i in places), "nats"),
         *(words(plain(name), (plain(values[i], 24) or "missing" for i in places)) for name, values in shown),
         words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
     ]
-    caption += f" Each has the p-value {p_values[0]}." * same
-    caption += f" {initial(deciders[0])} decides each." * one
+    caption += f" Each of the {len(places)} shown has the p-value {p_values[0]}." * same
+    told = deciders[0] == "a person" and (all(found.referred) or _ROWS in caption)
+    caption += f" {initial(deciders[0])} decides each." * (one and not told)
     more = len(found.cells) - len(shown)
     caption += f" {more:,} further columns of the file are not shown." if more > 0 else ""
     return table(columns, caption)

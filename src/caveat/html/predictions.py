@@ -13,7 +13,7 @@ from ..core.text import equation, joined, listed, percent, plain, plural
 from ..uncertainty.statistical_tests import wilson
 from . import templates
 from .commands import changed, code, option_of
-from .p_values import SCORES, by_row, curve, equal, scores
+from .p_values import SCORES, alone, by_row, curve, equal, scores
 from .predicted_inputs import LEVEL, PredictedInputs
 from .predicted_tables import WHY, answers, first, inputs, shifted, strangest, surest, tied
 from .templates import Statement, worst_first
@@ -38,7 +38,7 @@ def render(found: PredictedInputs) -> str:
         together=[chart for chart in (by_row(found), curve(found, "typicality", "all scores together")) if chart],
         scores=scores(found),
         single=[chart for name, about in SCORES.items() if (chart := curve(found, name, about))],
-        equal=equal(found),
+        equal=equal(found) + alone(found),
         shifted=shifted(found),
         answers=answers(found),
         strangest=inputs(found, strangest(found), f"The strangest inputs, the {first(found)}.{tied(found)}"),
@@ -55,13 +55,13 @@ def sentence(found: PredictedInputs) -> Markup:
         which = found.against.replace("Do not use it ", "Do not use this model ", 1)
         return text.format(which, plural(n, "input"))
     if found.all_unlike:
-        also = f", also the {n - doubtful:,} without an alarm" if 0 < doubtful < n else ""
-        at, values = found.change[0], found.prediction.typicality
+        also = f", nor on the {n - doubtful:,} of them without an alarm" if 0 < doubtful < n else ""
+        at, values, most = found.change[0], found.prediction.typicality, ""
         if found.change[1] < LEVEL and values is not None and not found.unlike:
             later = float(values[at:].nanmean()) < float(values[:at].nanmean())
-            also = f", most of all the {f'last {n - at:,}' if later else f'first {at:,}'}"
-        text = Markup("<b>Do not rely on these {} yet</b>: together, the inputs are unlike the silo's own{}{}.")
-        return text.format(plural(n, "prediction"), _mostly_missing(found), also)
+            most = f", most of all the {f'last {n - at:,}' if later else f'first {at:,}'}"
+        text = Markup("<b>Do not rely on these {} yet</b>{}: together, the inputs are unlike the silo's own{}.")
+        return text.format(plural(n, "prediction"), also, most)
     over = f"of an uncertainty above {found.limit or 0:.3g}"
     doubtful, told = sum(found.referred), _why(found.reasons, {over: sum(found.referred) - doubtful})
     if found.alarms is None:
@@ -70,9 +70,11 @@ def sentence(found: PredictedInputs) -> Markup:
     if not doubtful:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
     if found.alarms.seldom:
-        text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected. If it is the silo's own, a "
-                      "person decides {:,} inputs and the model {:,}.")  # fmt: skip
-        return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), doubtful, n - doubtful)
+        text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected; so many or more happen by "
+                      "chance in {} of files of the silo's own. If it is the silo's own, a person decides {:,} inputs "
+                      "and the model {:,}.")  # fmt: skip
+        return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), percent(found.alarms.p),
+                           doubtful, n - doubtful)  # fmt: skip
     text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")
     return text.format(f"{doubtful:,}", plural(n, "input"), told, f"{n - doubtful:,}")
 
@@ -96,7 +98,7 @@ def _mostly_missing(found: PredictedInputs) -> str:
     each = [f"{plain(one.name)} {'> 99 %' if 0.995 <= one.here < 1 else percent(one.here, 0)}"
             for one in found.prediction.unlike_columns
             if one.figure == "share missing" and one.here > max(0.5, one.known)]  # fmt: skip
-    return f" (mostly missing: {listed(each, _MOST_NOTES)})" if each else ""
+    return listed(each, _MOST_NOTES)
 
 
 def verdicts(found: PredictedInputs) -> list[Statement]:
@@ -108,15 +110,16 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
         chance = f"{'more than chance explains' if alarms.seldom else 'as by chance'} ({equation(alarms.p)})"
-        if alarms.seldom and not alarms.unlike:
-            chance = f"so many or more happen by chance in {percent(alarms.p)} of such files"
         chance = f", {chance}" if alarms.raised > rate * n else ""
         than = f"all {found.ranked_among:,}" if found.alarm_rank == 1 else f"all but {found.alarm_rank - 1:,} of the "
         than += f"{found.ranked_among:,}" * (found.alarm_rank > 1)
+        what = f"is more unusual than {than} calibration inputs of the silo"
         why = _why(reason for reason in found.reasons if reason in _ALARMS) if alarms.unlike else ""
-        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}; of the silo's "
-        told += f"own, {_expected_alarms(found)} expected ({found.alarm_rank} in {found.ranked_among + 1:,}){chance}. "
-        told += f"Such an input is more unusual than {than} calibration inputs of the silo."
+        one_in = f"{found.alarm_rank} in {found.ranked_among + 1:,}"
+        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}; of the silo's own, "
+        told += f"{_expected_alarms(found)} expected ({one_in}){chance}. Such an input {what}."
+        if alarms.seldom and not alarms.unlike and not found.all_unlike:  # the headline has the numbers
+            told = f"An input with an alarm {what}, as {one_in} of the silo's own are."
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"The absence of an alarm is no evidence here: {told}"))
         else:
@@ -160,21 +163,30 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         "The file has labels: test the model with" if found.labelled else "Test the model on more labelled inputs, with"
     )
     test = [Markup("{} {}.").format(how, code(found.evaluating))] * bool(found.evaluating)
-    if found.in_sample:
-        steps.append(f"Do not judge the model by these predictions: {found.in_sample}")
+    data = [f"Do not judge the model by these predictions: {found.in_sample}"] * bool(found.in_sample)
+    another = _another_silo(found) if found.all_unlike else []
+    known = bool(another) and _named_after(found)
+    if known:
+        steps += another
     if found.all_unlike or found.against:
-        text = Markup("Have a person decide {}, as the column <code>decides</code> of the CSV says.")
-        steps.append(text.format(f"all {n:,} inputs" if n > 1 else plural(n, "input")))
+        text = Markup("{} a person decide {}, as the column <code>decides</code> of the CSV says.")
+        have = "Otherwise, have" if known else "Have"
+        steps.append(text.format(have, f"all {n:,} inputs" if n > 1 else plural(n, "input")))
     if found.all_unlike:
         steps.append(_why_missing(found) or f"Check {checked} before you rely on any prediction.")
         if found.change[1] < LEVEL and not found.unlike:
             several = "If the file has several sources, predict each as a file: p-values change near {}, perhaps again."
             steps.append(several.format(found.place(found.change[0])))
-        steps += [*_another_silo(found), *test * found.labelled]
+        steps += [*another * (not known), *test * found.labelled]
     elif found.against:
         steps += test
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
+    first = bool(found.alarms and found.alarms.seldom and doubtful < n and not (found.all_unlike or found.against))
+    if first:
+        steps.append(
+            f"Compare {checked} with those of the silo's own. If they differ, have a person decide all inputs."
+        )
     if doubtful and not (found.all_unlike or found.against):
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
         rules += [WHY[reason] for reason in dict.fromkeys(found.reasons) if WHY[reason] and reason not in _ALARMS]
@@ -185,21 +197,28 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
             f"{doubtful - given:,} with total_uncertainty above {found.limit or 0:.3g} nats, the limit of the run's "
             "report"
         ] * (doubtful > given)
-        text = Markup("Have a person decide {} with <code>decides</code> = person in the CSV: {}.")
-        steps.append(text.format(plural(doubtful, "input"), " and ".join(told)))
+        text = Markup("{} a person decide {} with <code>decides</code> = person in the CSV: {}.")
+        have = "Otherwise, have" if first else "Have"
+        steps.append(text.format(have, plural(doubtful, "input"), " and ".join(told)))
     unknown = any(line.kind != "good" for line in lines)
     if found.undefined or doubtful == n:
-        return steps
+        return [*steps, *data]
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
     check = f"Compare {checked} with those of the silo's own before using the {what}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
-    return [*steps, f"{check if unknown else f'Use the {what}.'}{wrong}"]
+    use = f"Use the {what}{' then' * first}."
+    return [*steps, f"{check if unknown and not first else use}{wrong}", *data]
 
 
 def _why_missing(found: PredictedInputs) -> str:
     """Return what to find out about columns that are mostly missing here; "" without any."""
-    text = "Find out why columns are missing{}: if they are not measured where these rows come from, do not use this "
-    return f"{text}silo's model for such rows.".format(which) if (which := _mostly_missing(found)) else ""
+    text = "Find out why columns are mostly missing ({}): if they are not measured where these rows come from, do not "
+    return f"{text}use this silo's model for such rows.".format(which) if (which := _mostly_missing(found)) else ""
+
+
+def _named_after(found: PredictedInputs) -> bool:
+    """Return whether the file is that of another silo, by its name and because the run trained on it."""
+    return bool(found.in_sample) and found.source.rpartition(".")[0] in found.others
 
 
 def _another_silo(found: PredictedInputs) -> list[Markup]:
@@ -212,15 +231,15 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
     silo = stem if stem in found.others else "NAME"
     new = {name: f"-{silo}".join(splitext(given)) for name in ("--out", "--report")  # this page and its CSV stay
            if (given := option_of(found.command, name))}  # fmt: skip
-    whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
-    own = found.in_sample and silo == stem
-    text = Markup("{} of {}{} apply its {}: {}")
-    if own:
-        return [text.format("These inputs are", whose, ":", fitted, code(with_it))]
-    known = "If you know that these inputs are"  # of many silos, one raises few alarms by chance
-    return [text.format(known, whose, " (do not choose it by its alarms)," if silo == "NAME" else ",", fitted,
-                        code(with_it))]  # fmt: skip
+    if _named_after(found):
+        text = Markup("These inputs are of silo {}: predict them with its {}: {}")
+        return [text.format(plain(stem), fitted, code(with_it))]
+    # Of many silos, one raises few alarms by chance.
+    text = Markup("If you know from their source, not from alarms, that these inputs are of {}, predict them with its "
+                  "{}: {}")  # fmt: skip
+    whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
+    return [text.format(whose, fitted, code(with_it))]
 
 
 def _expected(found: PredictedInputs) -> str:
@@ -228,21 +247,18 @@ def _expected(found: PredictedInputs) -> str:
     told = "Without an alarm, a prediction can still be wrong"
     if found.tested and found.tested[1]:
         wrong, of = found.tested
-        low, high = wilson(wrong, of)
-        limit = "" if found.limit is None else f"{found.limit:.3g}"
-        whose = (
-            f"all silos' test inputs with total_uncertainty up to {limit}"
-            if limit
-            else "the silo's answered test inputs"
-        )
-        told += f": of {whose}, {wrong:,} of {of:,} were ({percent(wrong / of)}, 95 % interval {percent(low)} to "
-        told += f"{percent(high)}"
         if found.limit is None:
-            told += ")"
-        else:
-            told += "; optimistic, because the limit was chosen on the same inputs)"
-        if found.limit is not None and found.own and found.own[1]:
-            low, high = wilson(*found.own)
-            told += f"; of this silo's, without the limit, {found.own[0]:,} of {found.own[1]:,} ({percent(low)} to "
-            told += f"{percent(high)})"
+            return f"{told}: of the silo's answered test inputs, {wrong:,} of {of:,} were ({_rate(wrong, of)})."
+        if found.own and found.own[1]:
+            told += f": of this silo's test inputs, whatever their uncertainty, {found.own[0]:,} of {found.own[1]:,} "
+            told += f"were ({_rate(*found.own)})"
+        told += f"{';' if found.own and found.own[1] else ':'} of all silos' test inputs with total_uncertainty up to "
+        told += f"{found.limit:.3g}, {wrong:,} of {of:,} ({_rate(wrong, of)}; optimistic, because the limit was chosen "
+        told += "on the same inputs)"
     return f"{told}."
+
+
+def _rate(wrong: int, of: int) -> str:
+    """Return a share of wrong inputs with its interval."""
+    low, high = wilson(wrong, of)
+    return f"{percent(wrong / of)}, 95 % interval {percent(low)} to {percent(high)}"
