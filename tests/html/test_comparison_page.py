@@ -24,10 +24,10 @@ from caveat.core.text import MINUS, cut, duration, megabytes, probability
 from caveat.files import read_comparison
 from caveat.files.schema import ComparedRun, Comparison, ContrastRecord, IntervalRecord, Measure
 from caveat.html.comparison import advice
-from caveat.html.comparison.budgets import unequal_budgets
+from caveat.html.comparison.budgets import others, unequal_budgets
 from caveat.html.comparison.page import cost_plane, differences, headline, render
-from caveat.html.comparison.plots import course, silo_map
-from caveat.html.comparison.tables import main_table, metric_table, run_table, tuning_table
+from caveat.html.comparison.plots import course
+from caveat.html.comparison.tables import main_table, metric_table, place_table, run_table, tuning_table
 from caveat.html.comparison.verdict import _elsewhere, state, verdict, winner
 from caveat.html.comparison.wording import bracketed, contrast_verdict, figure, header, ranked, signed
 from caveat.html.svg import limits
@@ -316,8 +316,9 @@ def test_a_difference_with_both_signs_over_domains_is_said(noise: float, how: st
     assert f" By domain, ditto {MINUS} fedavg is from {MINUS}10.0 points at " in said
     assert f" to +10.0 points at {first}, {how} (p" in said
     other = f" In the other {len(record.measures) - 1} metrics, after a correction for all {len(record.measures)}, "
+    for_all = f"{other}no difference is shown (smallest p before it: 0.010, NLL)."
     said = said.replace("\N{NO-BREAK SPACE}", " ")
-    assert f"{other}no difference is shown. Before it, fedavg has a lower NLL than local (p = 0.010)." in said
+    assert for_all in said
     for table in content["tables"]:
         table["pairs"] = [{**each, "p_adjusted": 0.001} for each in table["pairs"] if table["measure"] == "NLL"]
     record = Comparison.model_validate(content)
@@ -403,7 +404,7 @@ def test_methods_that_still_learn_are_trained_for_more_rounds_first() -> None:
     local = found | {"cells": free, "tables": tables, "rows": [{"name": "a"}, {"name": "local"}]}
     until = next_steps(Comparison.model_validate(local))[-1]
     assert until.endswith(
-        " Until then, local, with which silos send nothing, is the cheapest choice; it may be up to "
+        " Until then, local, with which silos send nothing, is not shown to be worse; it may be up to "
         f"{100 * OPEN['high']:.1f} points of accuracy behind a."
     )
     assert step.endswith("validation accuracy rose for a by 20.0 points.")
@@ -547,16 +548,62 @@ def test_settings_share_a_scale_unless_it_would_hide_their_differences() -> None
     assert "Every setting has its own scale." in headline(Comparison.model_validate(found), SHARE)[1]
 
 
-def test_a_map_of_silos_has_differences_to_the_reference_without_colors() -> None:
-    methods = {
-        "local": {"s": IntervalRecord(mean=0.5), "t": IntervalRecord(mean=0.6)},
-        "shared": {"s": IntervalRecord(mean=0.7), "t": IntervalRecord(mean=0.5)},
-    }
-    drawn = str(silo_map(["s", "t"], methods, "local", SHARE, "about"))
-    cells = re.findall(r'fill-opacity="([\d.]+)" class="cell"><title>([^<]*)', drawn)
-    assert cells == [("0", "shared, s: +20.0 (70.0)"), ("0", f"shared, t: {MINUS}10.0 (50.0)")]
-    assert re.findall(r"<text[^>]*>([^<]*)", drawn)[-4:] == ["50.0", "60.0", "70.0", "50.0"]
-    assert silo_map(["s"], {"local": methods["local"]}, "local", SHARE, "about") is None
+def test_silos_at_which_methods_differ_most_come_first_and_captions_begin_with_a_capital() -> None:
+    found = record(seeds=5, silos=3)
+    measure, setting = found.measures[0], found.columns[0]
+    figures = [{"silo-0": 0.5, "silo-1": 0.6, "silo-2": 0.7}, {"silo-0": 0.6, "silo-1": 0.2, "silo-2": 0.7}]
+    rows = [{"row": row.name, "silos": {silo: {"mean": mean} for silo, mean in of.items()}}
+            for row, of in zip(found.rows[:2], figures, strict=True)]  # fmt: skip
+    known = fake_comparison(seeds=5, silos=3) | {"tables": [{"column": "", "measure": measure.name, "rows": rows}]}
+    table = place_table(Comparison.model_validate(known), setting, measure, "silos", "silo")
+    assert table is not None
+    assert [cell.text for cell in table.columns[0].cells] == ["silo-1", "silo-0", "silo-2"]
+    assert table.caption.startswith("Accuracy in % by silo, those at which methods differ most first, ")
+    assert table.caption.endswith(" Not tested: do not choose a method by silo.")
+    domains = place_table(found, setting, measure, "domains", "domain")
+    assert domains is not None
+    assert domains.caption.startswith("Accuracy in % by domain, with")
+    assert "Not tested" not in domains.caption
+
+
+@pytest.mark.parametrize(("silos", "open_"), [(20, True), (21, False)])
+def test_the_table_of_few_silos_is_open(silos: int, open_: bool) -> None:
+    text = render(record(methods=("fedavg", "local"), seeds=5, silos=silos))
+    assert ("<summary>Silos</summary>" in text) == (not open_)
+
+
+def test_methods_with_other_numbers_of_rounds_have_hollow_marks() -> None:
+    found = budgeted({"uefl": 16, "fedavg": 6, "fedbn": 6})
+    (chart,), about = headline(found, found.measures[0])
+    told = "Methods with hollow and with filled marks have different numbers of rounds: do not compare them."
+    assert told in about
+    drawn = str(chart.drawing)
+    assert others(found, found.columns[0]) == ["uefl"]
+    assert drawn.count('class="hollow"') == 1
+    (chart,), about = headline(same := record(seeds=5, paper=False), same.measures[0])
+    assert others(same, same.columns[0]) == []
+    assert "hollow" not in chart.drawing + about
+    assert others(budgeted({"uefl": 16, "fedavg": 6}), found.columns[0]) == ["uefl"]
+
+
+def test_times_that_vary_much_are_ranges() -> None:
+    content = fake_comparison(seeds=3, paper=False)
+    for cell in content["cells"]:
+        cell |= {"status": "done", "rounds": 6, "seconds": 10.0 * (1 + cell["seed"])}
+
+    def told(content: Any) -> tuple[str, str]:
+        table = main_table(known := Comparison.model_validate(content), known.columns[0])
+        assert table is not None
+        (times,) = ([cell.text for cell in column.cells] for column in table.columns if column.header == "time")
+        return times[0], table.caption
+
+    usual, caption = told(content)
+    assert (usual, "times are from" in caption) == ("20 s", False)
+    content["cells"][0]["seconds"] = 1.0
+    assert content["cells"][0]["seed"] == 0
+    varied, caption = told(content)
+    assert varied == "1.0 s to 30 s"
+    assert "but times are from the shortest to the longest run: they varied up to 30-fold" in caption
 
 
 def test_notes_and_equal_rounds_are_told() -> None:
@@ -761,7 +808,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     equal += " --methods uefl,fedavg,local"
     page = Page(render(found)).text
     assert command in page
-    give = "Give every method as many rounds as uefl (16, which --match-rounds sets), with 5 seeds"
+    give = "Give every method 16 rounds, like uefl, and 5 seeds"
     assert "against each other method" not in page
     assert "All pairs" not in page
     assert "against MB" not in page
@@ -797,6 +844,37 @@ def test_equal_budgets_are_not_mentioned() -> None:
     assert winner(found, found.columns[0], found.measures[0]) == ""
     assert "bold" not in Page(render(found)).text
     assert winner(found.model_copy(update={"tables": (table, *found.tables[1:])}), found.columns[0], found.measures[0])
+
+
+def test_what_seeds_show_at_equal_rounds_is_said_beside_their_number() -> None:
+    found = budgeted({"uefl": 16, "fedavg": 6})
+    pair = found.tables[0].pairs[0].model_copy(update={"mean": 0.1, "low": -0.2, "high": 0.4})
+    tables = (found.tables[0].model_copy(update={"pairs": (pair,)}), *found.tables[1:])
+    step, more = next_steps(found.model_copy(update={"tables": tables}))[0], half_width(0.3, 2, 5)
+    told = f"With 2 seeds, only differences of {pair.a} and {pair.b} above about 30 points show; with 5, those above "
+    shown = f"{float(f'{100 * more:.1g}'):g}"
+    assert step.partition(" (")[0].startswith("Give every method 16 rounds, like uefl, and 5 seeds")
+    assert step.endswith(f"{told}roughly {shown} points would, if seeds vary as here.")
+    rows = [row.model_copy(update={"seeds": 5}) for row in tables[0].rows]
+    many = (tables[0].model_copy(update={"rows": tuple(rows)}), *tables[1:])
+    step = next_steps(found.model_copy(update={"tables": many}))[0]
+    assert step.endswith(f"With 5 seeds, only differences of {pair.a} and {pair.b} above about 30 points show.")
+    assert step.startswith("Give every method 16 rounds, like uefl")
+    assert "like uefl," not in step
+    bare = (found.tables[0].model_copy(update={"pairs": ()}), *found.tables[1:])
+    step = next_steps(found.model_copy(update={"tables": bare}))[0]
+    assert step.startswith("Give every method 16 rounds, like uefl, before you compare them")
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.1])
+def test_that_local_models_send_nothing_is_said_in_one_place(gain: float) -> None:
+    content = with_majority(0.519, ditto=0.9, fedavg=0.8, local=0.53).model_dump(by_alias=True)
+    for cell in content["cells"]:
+        cell |= {"bytes_up": 0, "curve": [(at, 0.5 + gain * at, None) for at in range(1, 7)]}
+    record = Comparison.model_validate(content)
+    (setting,) = record.columns
+    assert ("; with local, silos send nothing." in verdict(record, setting)) == (gain == 0)
+    assert any("with which silos send nothing" in step for step in next_steps(record)) == (gain > 0)
 
 
 def test_methods_of_equal_budgets_are_compared_beside_those_that_are_not() -> None:
@@ -847,7 +925,7 @@ def test_the_terminal_has_the_verdict_and_what_to_do() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     first, match, control, command = conclusion(found)
     assert first == verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
-    assert match.startswith("→ Give every method as many rounds as uefl")
+    assert match.startswith("→ Give every method 16 rounds, like uefl, ")
     assert control.startswith("→ Add the method local")
     assert command == f"  {again(found)}"
     several = conclusion(record(settings=("mnist", "svhn")))

@@ -99,8 +99,8 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     (line,) = verdicts(found)
     assert line.kind == "open"
     said = "Check the file first: 4 of 20 inputs raise an alarm, about 1 is expected; so many or more happen by chance "
-    said += f"in {percent(found.alarms.p)} of files of the silo's own. If it is the silo's own, a "
-    assert sentence(found).striptags() == f"{said}person decides 4 inputs and the model 16."
+    said += f"in {percent(found.alarms.p)} of files of the silo's own inputs. If these are its own, a "
+    assert sentence(found).striptags() == f"{said}person decides 4 and the model 16."
     told = "An input with an alarm is more unusual than all but 4 of the 99 calibration inputs of the silo, "
     assert line.text == f"{told}as 5 in 100 of the silo's own are."
     check, person, use = steps(found)

@@ -71,8 +71,8 @@ def sentence(found: PredictedInputs) -> Markup:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
     if found.alarms.seldom:
         text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected; so many or more happen by "
-                      "chance in {} of files of the silo's own. If it is the silo's own, a person decides {:,} inputs "
-                      "and the model {:,}.")  # fmt: skip
+                      "chance in {} of files of the silo's own inputs. If these are its own, a person decides {:,} and "
+                      "the model {:,}.")  # fmt: skip
         return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), percent(found.alarms.p),
                            doubtful, n - doubtful)  # fmt: skip
     text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")

@@ -10,7 +10,7 @@ from ...core.text import joined, more_seeds, percent, plural
 from ...files.schema import Comparison, DifferenceRecord, Measure, Result, Setting, predicted
 from ...uncertainty.statistical_tests import half_width, seeds_needed
 from ..commands import changed, option_of
-from .budgets import longest, range_of, rising, trained, unequal_budgets
+from .budgets import longest, range_of, rising, trained, unequal_budgets, uneven
 from .verdict import ALONE, WITHOUT, accuracies, ahead, barely, gap_between, gap_text, unlearned
 from .wording import LEVEL, SEEDS, ranked
 
@@ -57,20 +57,19 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
     """Return how to compare with equal budgets, with seeds enough to show a difference."""
     most = longest(record, setting)
     ran = range_of(trained(record, setting)[most])
-    text = f"Give every method as many rounds as {most} ({ran}, which --match-rounds sets)"
+    text = f"Give every method {ran} rounds, like {most},"
     half = None if pair is None else _half(pair)
     if half is None or pair is None:
-        return Advice(f"{text}, before comparing them{_cost(record, setting, 0)}.", match=most)
+        return Advice(f"{text} before you compare them{_cost(record, setting, 0)}.", match=most)
     seeds, measure = min(each.seeds for each in order[:2]), record.measures[0]
-    differences = f"show only differences of {pair.a} and {pair.b} above about"
+    now = f"With {plural(seeds, 'seed')}, only differences of {pair.a} and {pair.b} above about "
+    now += f"{_roughly(measure, half, 2)} show"
     if seeds >= SEEDS:
-        now = f"{plural(seeds, 'seed')} {differences} {_roughly(measure, half, 2)}"
-        return Advice(f"{text}{_cost(record, setting, 0)}: {now}.", match=most)
+        return Advice(f"{text.removesuffix(',')}{_cost(record, setting, 0)}. {now}.", match=most)
     more, level = max(SEEDS, 2 * seeds), LEVEL / len(record.results(setting, measure).pairs)
-    now = f"{plural(seeds, 'seed')} are few: here they {differences} {_roughly(measure, half, 2)}"
-    then = f"{more} would show those above roughly {_roughly(measure, half_width(half, seeds, more, level), 1)}, if "
-    then += f"seeds vary at equal rounds as they do here, which {plural(seeds, 'seed')} tell only roughly"
-    return Advice(f"{text}, with {more} seeds{_cost(record, setting, more)}: {now}; {then}.", seeds=more, match=most)
+    then = f"with {more}, those above roughly {_roughly(measure, half_width(half, seeds, more, level), 1)} would, if "
+    then += "seeds vary as here"
+    return Advice(f"{text} and {more} seeds{_cost(record, setting, more)}. {now}; {then}.", seeds=more, match=most)
 
 
 def _roughly(measure: Measure, gap: float, digits: int) -> str:
@@ -88,16 +87,12 @@ def _cost(record: Comparison, setting: Setting, seeds: int, times: int = 1) -> s
         return ""
     total = most * times * max(seeds, len(record.seeds))
     low, high = sorted((total * sum(median(of) for of in each), total * sum(fmean(of) for of in each)))
-    fold = max(max(of) / min(of) for of in each)
+    fold = uneven(record, setting)
     unit, name = (1, "s") if high < 120 else (60, "min") if high < 7200 else (3600, "h")
     least, usual = (max(1, round(value) if value < 10 else 5 * round(value / 5)) for value in (low / unit, high / unit))
     some = f"{least} to {usual} {name}; run times here varied up to {fold:.0f}-fold"
-    some = some if fold > _UNEVEN and least < usual else f"{usual} {name}"
+    some = some if fold and least < usual else f"{usual} {name}"
     return f" ({'twice as many: ' * (times > 1)}about {some})"
-
-
-_UNEVEN = 4.0
-"""Ratio of run times of a method above which a cost is a range, from median to mean run times."""
 
 
 def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord) -> list[Advice]:
@@ -113,7 +108,7 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         measure, pairs = record.measures[0], record.results(setting, record.measures[0]).pairs
         gaps = [gap for each in order if (gap := gap_between(pairs, each.row, ALONE, measure))]
         if free == {0} and gaps and not any(map(ahead, gaps)) and all(gap.high is not None for gap in gaps):
-            text += f" Until then, {ALONE}, with which silos send nothing, is the cheapest choice"
+            text += f" Until then, {ALONE}, with which silos send nothing, is not shown to be worse"
             behind = [f"{gap_text(measure, gap.high)} behind {gap.a}" for gap in gaps if gap.high and gap.high > 0]
             text += f"; it may be up to {joined(behind)}." if behind else "."
         return [Advice(text, more=True)]

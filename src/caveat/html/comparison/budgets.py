@@ -1,10 +1,13 @@
 """Budgets of a comparison: numbers of rounds, who leads at a common round, and who still learned at the end."""
 
+from collections import Counter
 from statistics import fmean
 
 from ...core.text import joined, listed, percent, plural
 from ...files.schema import CURVES, Comparison, DifferenceRecord, Measure, Setting, predicted
 
+_UNEVEN = 4.0
+"""Ratio of times per round of a method above which costs in time are ranges."""
 _LEVEL = 0.0005
 """Difference of accuracies below which two are equal after rounding."""
 _RISING = 0.02
@@ -47,6 +50,24 @@ def added(record: Comparison, setting: Setting) -> str:
         if asked and asked[-1].isdecimal() and ran[1] > int(asked[-1]) and not record.match_rounds:
             told.append(f"{row.name} adds rounds by itself ({asked[-1]} asked for, {range_of(ran)} trained).")
     return " ".join(told)
+
+
+def uneven(record: Comparison, setting: Setting) -> float:
+    """Return the largest ratio of the times per round of a method's runs, if it is so large that times say little of
+    methods; 0 otherwise."""
+    runs = [record.runs(row, setting, "done") for row in record.rows]
+    each = [found for of in runs if (found := [run.seconds / run.rounds for run in of if run.seconds and run.rounds])]
+    fold = max((max(of) / min(of) for of in each), default=0.0)
+    return fold if fold > _UNEVEN else 0.0
+
+
+def others(record: Comparison, setting: Setting) -> list[str]:
+    """Return the methods whose number of rounds is not that of most methods, or not the smallest of equally frequent
+    ones."""
+    taken = trained(record, setting)
+    frequent = Counter(taken.values())
+    usual = min(frequent, key=lambda of: (-frequent[of], of), default=(0, 0))
+    return [name for name, of in taken.items() if of != usual]
 
 
 def range_of(of: tuple[int, int]) -> str:

@@ -11,10 +11,8 @@ from ...files.schema import (
     ComparedRun,
     Comparison,
     DifferenceRecord,
-    IntervalRecord,
     Measure,
     Setting,
-    domains_of,
     predicted,
 )
 from .. import templates
@@ -22,7 +20,7 @@ from ..diagrams import Dot
 from ..svg import Chart, Point, swatch
 from . import advice, budgets, wording
 from . import verdict as verdicts
-from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_map
+from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane
 from .tables import (
     contrast_table,
     main_table,
@@ -34,8 +32,8 @@ from .tables import (
     tuning_table,
 )
 
-_MOST_SILOS = 40
-"""Maximum number of silos in the heat map."""
+_MOST_SILOS = 20
+"""Maximum number of silos whose table is shown at once."""
 _FAR = 2.0
 """Settings share an axis if the common range is at most this multiple of their longest range."""
 
@@ -59,6 +57,10 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         note_below += " Intervals are for retraining with other seeds; compare methods by their differences only."
     if any(row.seeds for each in rows.values() for row in each):
         note_below += " A small dot is one seed; a few seeds are shown individually."
+    if any(row.apart for each in rows.values() for row in each):
+        note_below += (
+            " Methods with hollow and with filled marks have different numbers of rounds: do not compare them."
+        )
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
     if lines:
@@ -83,13 +85,15 @@ def _shared(ranges: Sequence[Point]) -> Point | None:
 
 def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[MethodRow]:
     rows, rounds = [], budgets.trained(record, setting) if budgets.unequal_budgets(record, setting) else {}
+    apart = budgets.others(record, setting) if rounds else []
     for row in record.rows:
         after = f"{budgets.range_of(rounds[row.name])} rounds" if row.name in rounds else ""
         failed, missing = (record.runs(row, setting, status) for status in ("failed", "missing"))
         absent = "failed" if failed else "to come" if missing else "no result"
         result, printed = record.result(row, setting, measure), record.printed(row, setting, measure)
         seeds = wording.per_seed(record, row, setting, measure) if len(record.seeds) < wording.SEEDS else {}
-        rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent, seeds, after))
+        series, other = record.series[row.name], row.name in apart
+        rows.append(MethodRow(row.name, series, result, printed, absent, seeds, after, other))
     if rounds:
         return rows  # not ranked
     order = [result.row for result in wording.ranked(record.results(setting, measure).rows, measure)]
@@ -115,37 +119,6 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> Chart
 
 def _all(pairs: Sequence[DifferenceRecord]) -> str:
     return f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
-
-
-def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
-    """Return a heat map of silos and methods, beside the best method or, if budgets differ, training alone or the
-    first method; of many silos, those on which methods differ most."""
-    found = {row.name: record.result(row, setting, measure).silos for row in record.rows}
-    methods = {name: of for name, of in found.items() if of}
-    unequal = bool(budgets.unequal_budgets(record, setting))
-    first = [each.row for each in wording.ranked(record.results(setting, measure).rows, measure)] * (not unequal)
-    alone = [row.name for row in record.rows if (row.method or row.name) == verdicts.ALONE]
-    reference = next((name for name in (*first, *alone, *methods) if name in methods), "")
-    domains, places = domains_of(record.runs(setting=setting)), record.places(setting, "silos")
-
-    def spread(place: str) -> float:
-        known = wording.known(IntervalRecord(mean=of[place].mean) for of in methods.values() if place in of)
-        return min(known, default=0.0) - max(known, default=0.0)
-
-    order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
-    shown = sorted(sorted(places, key=spread)[:_MOST_SILOS], key=lambda p: (order[domains.get(p, "")], places.index(p)))
-    told = f"{initial(measure.title)} of {len(methods)} methods at {len(shown)} silos, beside that of {reference}"
-    drawn = silo_map(shown, methods, reference, measure, told)
-    if drawn is None:
-        return None
-    of = (
-        f"the {len(shown)} of {len(places)} silos on which methods differ most" if len(shown) < len(places) else "silos"
-    )
-    caption = (
-        f"Not tested: do not choose a method by silo. {initial(wording.header(measure))} at {of}, mean over seeds."
-    )
-    caption += " Rounds differ: not a ranking." * unequal
-    return Chart(f"{initial(wording.header(measure))} by silo", drawn, caption)
 
 
 def curve(record: Comparison, setting: Setting) -> Chart | None:
@@ -276,8 +249,8 @@ def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, A
         "differences": differences(record, setting, measure),
         "pairs": pair_table(record, setting, measure),
         "domains": place_table(record, setting, measure, "domains", of_domain) if several else None,
-        "silos": silos(record, setting, measure),
         "silo_table": place_table(record, setting, measure, "silos", "silo, mean over seeds"),
+        "many": len(record.places(setting, "silos")) > _MOST_SILOS,
     }
 
 

@@ -9,12 +9,10 @@ from markupsafe import Markup
 from ...core.text import MINUS, cut, probability
 from ...files.schema import ComparedRun, DifferenceRecord, IntervalRecord, Measure
 from .. import svg
-from ..diagrams import Dot, Square, dot_plot, dots, lay_out, matrix, named
+from ..diagrams import Dot, dot_plot, dots, lay_out, named
 from ..svg import Point, Write
-from .wording import LEVEL, bracketed, directed, dot, few, figure, known, signed, tick, with_unit
+from .wording import LEVEL, bracketed, directed, dot, figure, known, signed, tick, with_unit
 
-BySilo = Mapping[str, IntervalRecord]
-"""By silo."""
 _SIDE = 18
 """Maximum number of letters of each name of a pair."""
 
@@ -33,6 +31,8 @@ class MethodRow:
     """The value of each seed, if there are few."""
     rounds: str = ""
     """The number of rounds as text, if methods differ in it."""
+    apart: bool = False
+    """Whether its number of rounds is not that of most methods."""
 
 
 def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
@@ -72,7 +72,7 @@ def _method(frame: svg.Axes, one: MethodRow, y: float, measure: Measure) -> Mark
     printed = "" if one.paper is None else f"; the paper: {with_unit(measure, one.paper)}"
     drawn = [] if one.paper is None else [svg.hollow(svg.DIAMOND, (frame.x(one.paper), y), 4.4)]
     if found := dot(one.value):
-        drawn.append(dots(frame, one.series, [(found, y)], 4.6))
+        drawn.append(dots(frame, one.series, [(found, y)], 4.6, "hollow" if one.apart else "fill"))
         for seed, value in one.seeds.items():
             said = f"{one.name}, seed {seed}: {with_unit(measure, value)}"
             drawn.append(svg.group(said, svg.marks(0, [(frame.x(value), y + 8)], 2.4, "seed"), class_="one-seed"))
@@ -119,32 +119,6 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
         svg.text(svg.WIDTH, y + 4, signed(measure, pair.mean), "end", "" if clear else "tick"),
     ]
     return svg.group(title, *drawn, class_="found" if clear else "open")
-
-
-def silo_map(
-    places: Sequence[str], methods: Mapping[str, BySilo], reference: str, measure: Measure, about: str
-) -> Markup | None:
-    """Return a row per silo and a column per method, the reference first; None without differences. `methods` has each
-    method's values by silo. Cells have no colors, because their differences are not tested."""
-    own, others = methods.get(reference, {}), [name for name in methods if name != reference]
-    gaps = {
-        (silo, name): float(one.mean) - float(base.mean)
-        for name in others
-        for silo, one in methods[name].items()
-        if one.mean is not None and (base := own.get(silo)) is not None and base.mean is not None
-    }
-    if not gaps:
-        return None
-    cells = [Square(i, 0, figure(measure, own[silo].mean)) for i, silo in enumerate(places) if silo in own]
-    for i, silo in enumerate(places):
-        for k, name in enumerate(others, 1):
-            if (gap := gaps.get((silo, name))) is not None:
-                told = ", ".join(filter(None, [bracketed(measure, methods[name][silo]), few(methods[name][silo])]))
-                text = figure(measure, methods[name][silo].mean)
-                title = f"{name}, {silo}: {signed(measure, gap)} ({told})"
-                cells.append(Square(i, k, text, title))
-    width = max(44.0, min(96.0, 7.0 * max(map(len, methods)) + 10))
-    return matrix(places, [reference, *others], cells, (width, 20.0), about)
 
 
 _MOST_POINTS = 150

@@ -1,12 +1,12 @@
 """The tables of a comparison's page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ...core.text import MINUS, count, decimal, duration, probability, size
+from ...core.text import MINUS, count, decimal, duration, initial, probability, size
 from ...files.schema import (
     ComparedMethod,
     ComparedRun,
@@ -19,7 +19,7 @@ from ...files.schema import (
 from ..svg import element, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording
-from .budgets import pairs_of, range_of, trained, unequal_budgets
+from .budgets import pairs_of, range_of, trained, unequal_budgets, uneven
 from .verdict import gap_between, winner
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
@@ -32,6 +32,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     runs = [record.runs(row, setting) for row in record.rows]
     not_done = any(run.status != "done" for run in record.runs(setting=setting))
     rounds, unequal = trained(record, setting), bool(unequal_budgets(record, setting))
+    fold = uneven(record, setting)
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
         words("method", (_name(record, row) for row in record.rows)),
@@ -41,7 +42,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         *([] if unequal else _gaps(record, setting, record.measures[0])),
         *(_measured(record, setting, measure) for measure in record.measures[1:] if measure.figure in _MAIN),
         _ranked(record, setting, record.measures[0])[0],
-        column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
+        column("time", (_time(each, fold) for each in runs), "per run"),
         column("from silos", (size(wording.mean_of(each, "bytes_up")) for each in runs), "sent, except for metrics"),
         column("to silos", (size(wording.mean_of(each, "bytes_down")) for each in runs), "sent"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
@@ -49,10 +50,19 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     bold = "; bold: shown to be better than all others" if "<b>" in str(columns) else ""
     failed = "; a triangle marks failed runs" if any(cell.flag for cell in columns[1].cells) else ""
     caption = f"Mean over silos and seeds, with its 95 % interval below{bold}; costs are per run, mean over seeds"
+    caption += f", but times are from the shortest to the longest run: they varied up to {fold:.0f}-fold" * (fold > 0)
     caption += f"{failed}. {wording.POPULATION}"
     if any(measure.figure == "ece" for measure in record.measures):
         caption += " Calibration errors of few test inputs are above 0 by chance, also of calibrated models."
     return table(columns, caption, [row.name for row in record.rows])
+
+
+def _time(runs: Sequence[ComparedRun], fold: float) -> str:
+    """Return the mean time of finished runs or, if times vary much, the shortest and the longest one."""
+    known = [run.seconds for run in runs if run.status == "done" and run.seconds is not None]
+    if not fold or len(known) < 2:
+        return duration(wording.mean_of(runs, "seconds"))
+    return f"{duration(min(known))} to {duration(max(known))}"
 
 
 _MAIN = ("ece", "augrc", "mae", "rmse", "interval_coverage", "interval_width", "c_index", "interval_low")
@@ -141,11 +151,16 @@ def _runs(runs: Sequence[ComparedRun]) -> Cell:
 def place_table(
     record: Comparison, setting: Setting, measure: Measure, part: Literal["domains", "silos"], caption: str
 ) -> Table | None:
-    """Return a row per domain or silo, a column per method; None without methods."""
+    """Return a row per domain or silo, a column per method; None without methods. Silos at which methods differ most
+    come first."""
+    results = [record.result(row, setting, measure) for row in record.rows]
     places = record.places(setting, part)
+    if part == "silos":
+        places = sorted(places, key=lambda place: -_range(result.silos.get(place) for result in results))
+        caption += ", those at which methods differ most first"
     columns = [words(part.removesuffix("s"), places)]
     shown = list[IntervalRecord]()
-    for found in (record.result(row, setting, measure) for row in record.rows):
+    for found in results:
         of: Mapping[str, IntervalRecord] = getattr(found, part)
         each = [of.get(place, IntervalRecord()) for place in places]
         if part == "silos" and len(record.seeds) < wording.SEEDS:  # intervals over so few seeds say nothing of a silo
@@ -155,10 +170,19 @@ def place_table(
     if len(columns) < 2:
         return None
     cut = any(one.low == 0 != one.mean or one.high == 1 != one.mean for one in shown) and measure.percent
-    return table(
-        columns,
-        f"{measure.title} by {caption}, {wording.interval_caption(shown)}{'; intervals are cut at 0 and 100 %' * cut}.",
-    )
+    unit = " in %" * measure.percent
+    told = f"{initial(measure.title)}{unit} by {caption}, {wording.interval_caption(shown)}"
+    told += f"{'; intervals are cut at 0 and 100 %' * cut}."
+    if part == "silos":
+        told += " Not tested: do not choose a method by silo."
+        told += " Rounds differ: not a ranking." * bool(unequal_budgets(record, setting))
+    return table(columns, told)
+
+
+def _range(values: Iterable[IntervalRecord | None]) -> float:
+    """Return the difference of the largest and the smallest known mean."""
+    known = [value.mean for value in values if value is not None and value.mean is not None]
+    return max(known, default=0.0) - min(known, default=0.0)
 
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import equation, initial, joined, listed, percent, plural
+from ...core.text import equation, initial, joined, listed, percent, plural, probability
 from ...files import schema
 from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail
-from .budgets import added, at_common_round, pairs_of, range_of, trained, unequal_budgets
+from .budgets import added, at_common_round, pairs_of, range_of, rising, trained, unequal_budgets
 from .by_domain import by_domain
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
@@ -97,7 +97,7 @@ def _all_within(
     names, measure = [each.row for each in order], record.measures[0]
     between = joined(names) if len(names) <= _MOST_OTHERS else f"all {len(names)} methods"
     sent = [run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")]
-    free = f"; with {ALONE}, silos send nothing" * (set(sent) == {0})
+    free = f"; with {ALONE}, silos send nothing" * (set(sent) == {0} and not rising(record, setting))  # as advised
     seeds = plural(min(each.seeds for each in order), "seed")
     within = f"all within {gap_text(measure, max(ends))}; simultaneous 95 % intervals, {seeds}"
     text = f"No difference in {measure.title} is shown between {between} ({within}){free}."
@@ -105,24 +105,26 @@ def _all_within(
 
 
 def _elsewhere(record: Comparison, setting: Setting) -> str:
-    """Return the differences in other metrics, corrected for the pairs of each, as sentences; "" without any. Those
-    that a correction for the number of metrics leaves come first."""
-    count, shown, before = len(record.measures), list[str](), list[str]()
+    """Return the differences in other metrics that a correction for pairs and metrics leaves, as a sentence; if there
+    are none, the smallest p-value before the correction for metrics; "" if that is not small either."""
+    count, shown, least = len(record.measures), list[str](), (LEVEL, "")
     for measure in record.measures[1:]:
-        found = dict[tuple[bool, str], list[schema.DifferenceRecord]]()
+        found = dict[str, list[schema.DifferenceRecord]]()
         for pair in pairs_of(record, setting, measure):
             if pair.mean and pair.p_adjusted is not None and pair.p_adjusted < LEVEL:
+                least = min(least, (pair.p_adjusted, measure.title))
                 gap = pair if (pair.mean > 0) == bool(measure.higher) else _turned(pair)
-                found.setdefault(((pair.p_adjusted * count < LEVEL), gap.a), []).append(gap)
-        for (clear, name), gaps in found.items():
+                if pair.p_adjusted * count < LEVEL:
+                    found.setdefault(gap.a, []).append(gap)
+        for name, gaps in found.items():
             ps = joined([equation(gap.p_adjusted or 0.0) for gap in gaps])
             text = f"{name} has a {'higher' if measure.higher else 'lower'} {measure.title} than "
-            (shown if clear else before).append(f"{text}{joined([gap.b for gap in gaps])} ({ps})")
-    if not shown and not before:
-        return ""
-    corrected = listed(shown, _MOST_OTHERS) or "no difference is shown"
-    text = f" In the other {plural(count - 1, 'metric')}, after a correction for all {count}, {corrected}."
-    return text + f" Before it, {listed(before, _MOST_OTHERS)}." * bool(before)
+            shown.append(f"{text}{joined([gap.b for gap in gaps])} ({ps})")
+    text = f" In the other {plural(count - 1, 'metric')}, after a correction for all {count}, "
+    if shown:
+        return f"{text}{listed(shown, _MOST_OTHERS)}."
+    p, name = least
+    return f"{text}no difference is shown (smallest p before it: {probability(p)}, {name})." if name else ""
 
 
 WITHOUT = {
