@@ -310,7 +310,7 @@ def test_repeated_inputs_and_equal_predictions_are_said() -> None:
     told = "The 20 inputs have 6 different predictions, because "
     features, many = "the model maps several of them to the same ", ", so many have equal p-values."
     assert f"{told}{features}features{many}" in Page(render(found)).text
-    assert f"{told}{features}codewords{many}" in Page(render(replace(found, method="uefl"))).text
+    assert f"{told}{features}codewords{many}" in Page(render(replace(found, features="codewords"))).text
     assert f"{told}inputs are repeated{many}" in Page(render(replace(found, different=6))).text
     assert f"{told}{features}features{many}" in Page(render(replace(found, different=7))).text
     assert "different predictions" not in Page(render(made(0))).text

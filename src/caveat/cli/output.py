@@ -183,6 +183,7 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
         found.files, others, tested, own, limit, advice, warnings, "", different,
+        "codewords" if summary and any(each.codewords for each in summary.silos) else "features",
     )  # fmt: skip
 
 

@@ -82,8 +82,7 @@ def scores(found: PredictedInputs) -> str:
 def equal(found: PredictedInputs) -> str:
     """Return that many inputs have the same prediction; "" if they do not."""
     n, different = len(found.prediction), len(set(map(tuple, found.prediction.probs.tolist())))
-    features = "codewords" if found.method == "uefl" else "features"
-    why = f"because the model maps several of them to the same {features}"
+    why = f"because the model maps several of them to the same {found.features}"
     if found.different is not None and found.different <= different:
         why = "because inputs are repeated"
     told = f" The {n:,} inputs have {different:,} different predictions, {why}, so many have equal p-values."

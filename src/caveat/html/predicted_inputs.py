@@ -67,6 +67,8 @@ class PredictedInputs:
     """That the run has trained on these inputs; empty if it has not."""
     different: int | None = None
     """The number of different inputs; None if unknown."""
+    features: str = "features"
+    """What the model maps inputs to, before classes: "codewords" if features are discrete."""
     evaluating: str = ""
     """The command that tests the model on labelled inputs of this silo, and the file if this has labels."""
     labelled: bool = False
