@@ -246,7 +246,7 @@ def test_small_and_significant_is_called_slightly_overconfident(tmp_path: Path) 
     said, found = headline(run), confidence(run)
     assert found is not None
     assert found.kind == "open"
-    assert "It is slightly overconfident, by less than 5 points: " in said
+    assert "It is slightly overconfident: " in said
     assert "ECE 0.014 over all inputs, where chance explains 0.012" in said
 
 
@@ -260,8 +260,8 @@ def test_predictions_below_the_highest_bin_are_judged_by_themselves(tmp_path: Pa
     write_json(folder / "summary.json", content)
     said = headline(read_run(folder))
     assert (
-        "No error of its confidence is shown; it may be too high: the 45 predictions below a confidence of 0.50 are "
-        in said
+        "No error of its confidence is shown; it may be too high: the 45 predictions below the highest of 2 bins of "
+        "confidence (0.50) are " in said
     )
     z = 45 * (0.737 - 0.6) / (45 * 0.737 * 0.263) ** 0.5
     assert f"60.0 % right (p = {5 * math.erfc(z / 2**0.5):.2f}, corrected for 5 checks)" in said

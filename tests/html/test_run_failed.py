@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_run import fake_run, interrupted_run
+from fake_run import describe, fake_run, interrupted_run
 from html_page import Page
 
 from caveat.files import read_run, write_record
 from caveat.files.schema import Failure
 from caveat.html.run.page import render
+from caveat.training.fit import Training
 
 
 def failed(folder: Path, kind: str = "failed", **known: Any) -> str:
@@ -25,13 +28,37 @@ def failed(folder: Path, kind: str = "failed", **known: Any) -> str:
 
 def test_what_would_fail_again_is_not_to_be_resumed(tmp_path: Path) -> None:
     text = failed(interrupted_run(tmp_path / "run"), diverged=True, silo="silo-3")
-    assert "Failed in round 15: training diverged, first seen at silo-3. The run has no model. → Lower" in text
+    assert (
+        "Failed in round 15: training diverged, first seen in the model of silo-3. The run has no model. → Lower"
+        in text
+    )
     assert "FloatingPointError: model/head is not finite" in text
     assert "caveat resume" not in text
     assert "Unfinished" not in text
     assert text.count("/config.toml --set training.lr=0.001 --out ") == 1
     assert "A Python program" not in text
     assert "run-lower-lr" in text
+
+
+@pytest.mark.parametrize(
+    ("rate", "said", "lower"),
+    [
+        (1e6, "Lower training.lr from 1,000,000 to 0.01 (10 times the default) and start", 0.01),
+        (0.05, "Lower training.lr from 0.05 to 0.005 (5 times the default) and start", 0.005),
+        (0.01, "Lower training.lr from 0.01 to 0.001 and start", 0.001),
+        (None, "Lower training.lr to 0.001 and start", 0.001),
+    ],
+)
+def test_the_lower_rate_is_said_with_the_default(tmp_path: Path, rate: float | None, said: str, lower: float) -> None:
+    folder = interrupted_run(tmp_path / "run")
+    spec = json.loads((folder / "run.json").read_text())["spec"]
+    spec["method"] |= {"training": {"lr": rate}} if rate else {}
+    describe(folder, "uefl", spec=spec)
+    text = failed(folder, diverged=True, silo="silo-3")
+    assert said in text
+    assert f"--set training.lr={lower:g} " in text
+    times = re.search(r"\((\d+) times the default\)", text)
+    assert (float(times[1]) if times else 1.0) * Training().lr == pytest.approx(lower)
 
 
 def test_a_silo_s_name_is_said_as_it_is(tmp_path: Path) -> None:
@@ -53,7 +80,8 @@ def test_a_lost_state_is_put_back_or_reset(tmp_path: Path) -> None:
 def test_what_failed_beside_is_said_too(tmp_path: Path) -> None:
     folder = fake_run(tmp_path / "run")
     text = failed(folder / "baselines" / "local", "unfinished", diverged=True, silo="silo-0")
-    assert "▲ Local failed in round 15: training diverged, first seen at silo-0. The run is not affected, only" in text
+    what = "▲ Local failed in round 15: training diverged, first seen in the model of silo-0. The run is not affected, "
+    assert what in text
     assert "has no model" not in text
     assert "Complete" in text
 

@@ -13,7 +13,9 @@ import pytest
 from fake_run import decided_run, fake_run, minimal_run, write_json
 from html_page import Page
 
+from caveat.core.text import tick
 from caveat.files import RunFolder, read_run
+from caveat.html.diagrams import histogram
 from caveat.html.run.page import render, write_report
 from caveat.html.run.rounds import spread
 from caveat.html.run.silo_rows import differences_to_alone, rows_of
@@ -96,7 +98,7 @@ def test_of_forty_silos_ten_are_open_and_of_a_thousand_columns_are_histograms(tm
     titles = [chart.title for chart in thousand.histograms]
     assert titles[:2] == ["Accuracy", "Confidence less accuracy"]
     assert "Median" in thousand.histograms[0].caption
-    bars = re.findall(r"<title>(\d+) silos</title>", thousand.histograms[0].drawing)
+    bars = re.findall(r"<title>(\d+) silos?</title>", thousand.histograms[0].drawing)
     assert sum(map(int, bars)) == 1000
 
 
@@ -117,9 +119,28 @@ def test_silos_that_cannot_be_judged_have_no_ranking_but_their_distribution_besi
     p = sum(shares) / silos
     spread, chance = 100 * pstdev(shares), 100 * (p * (1 - p) / 9) ** 0.5
     caption = found.histograms[0].caption
+    assert all(">silos</text>" in chart.drawing for chart in found.histograms)
     assert f"Standard deviation {spread:.1f} points, {chance:.1f} if silos differ only by chance (line)" in caption
     page = render(run)
+    opened, _, folded = page.partition("Other distributions over silos")
+    assert ">Confidence less accuracy</p>" not in opened
+    assert ">Confidence less accuracy</p>" in folded
     assert "worst" not in Page(page).text.partition("Silos")[2].partition("Errors")[0].replace("the worst silo", "")
+
+
+def test_bins_of_silos_with_few_inputs_are_ten_points_wide_or_wider() -> None:
+    values = [-0.3, -0.21, 0.0, 0.05, 0.3, 0.37]
+
+    def bars(least: float) -> list[tuple[float, str]]:
+        drawn = histogram(values, tick, "x", "points", least=least)
+        found = re.findall(r'width="([\d.]+)"[^>]*class="bar"[^>]*><title>(\d+ silos?)</title>', drawn)
+        return [(float(width), title) for width, title in found]
+
+    coarse, fine = bars(0.1), bars(0.0)
+    assert {width for width, _ in coarse} == {pytest.approx(418 / 8 - 1, abs=0.01)}  # 8 bins from -0.4 to 0.4
+    assert [title for _, title in coarse] == ["2 silos", "2 silos", "2 silos"]
+    assert len(fine) == 6
+    assert {title for _, title in fine} == {"1 silo"}
 
 
 def test_the_terminal_shows_the_worst_of_many_silos_and_what_to_do(tmp_path: Path) -> None:

@@ -86,8 +86,11 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
         advice(found) == "Have a person decide inputs with total_uncertainty (entropy, in nats) among the largest "
         "10 % or with an alarm (unlike the silo's own inputs): uncertainty alone selects 36 of 360 test inputs, with 6 "
         "of 9 errors. Of the others, 0.9 % (3 of 324) are wrong "
-        "(95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs."
+        "(95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs. With the 18 alarms, a person "
+        "decides 36 to 54 test inputs: the run does not record which have both."
     )
+    silent = told(confident_run(tmp_path / "silent", RIGHT, off=1, temperature=True, unfamiliar=0.0))
+    assert advice(silent).endswith("limit and errors are of the same test inputs.")
 
 
 @pytest.mark.parametrize(("off", "kind"), [(0, "good"), (1, "good"), (2, "good"), (3, "bad")])
@@ -198,7 +201,8 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
                              "most uncertain tenth) or with an alarm (unlike the silo's own inputs): uncertainty "
                              "alone selects 36 of 360 test inputs, with 6 of 9 errors. Of the others, "
                              "0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); limit and errors are of "
-                             "the same test inputs."),
+                             "the same test inputs. With the 18 alarms, a person decides 36 to 54 test inputs: the "
+                             "run does not record which have both."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "
                             "wrong (95 % interval 1.9 % to 7.8 %), compared with 40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
@@ -257,6 +261,9 @@ def test_wrong_answers_of_all_silos_are_shown_surest_first(tmp_path: Path) -> No
     page = Page(render(read_run(folder)))
     text = " ".join(page.text.split())
     assert "Wrong answers, most confident first 8 99.9 % label 3 silo-29 8 90.0 % label 3 silo-2" in text
+    content["sure_errors"] = [each | {"image": None} for each in content["sure_errors"]]
+    write_json(folder / "gallery.json", content)
+    assert "Wrong answers" not in render(read_run(folder))  # without an image or values, a list shows nothing
 
 
 def test_training_alone_that_is_better_beyond_chance_is_the_first_advice(tmp_path: Path) -> None:
@@ -340,6 +347,7 @@ def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> Non
     assert found is not None
     assert [name for _, name in found[1]] == ["right", "wrong", "foreign (ood_local)", "foreign (ood_global)"]
     assert "right 90, 89 % of them below 0.5 nats" in found[0].caption
+    assert found[0].drawing.count('class="event"') == 1
     assert "foreign (ood_local) 100, 40 % of them" in found[0].caption
     assert "foreign (ood_global) 100, 10 % of them" in found[0].caption
 
@@ -353,9 +361,12 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
     right = {"inputs": 1040, "only_baseline": 120, "only_model": 16}
     warning = {"kind": "below_reference", "text": text, "advice": "Try more rounds.", "against_baseline": right}
     change(folder, warnings=[warning], mean={"accuracy": 0.97})
-    first = str(Markup(told(folder).advice[0]).striptags())
-    assert first.startswith("Train for more rounds with caveat run ")
-    assert first.endswith("-longer.")
+    steps = [str(Markup(each).striptags()) for each in told(folder).advice]
+    assert steps[0].startswith(f"Train silos alone with caveat run {folder}/config.toml --set method.name=local --out ")
+    assert steps[0].endswith("run-local: even a linear model of each silo's own inputs is better than this run.")
+    assert steps[1].startswith("Or train for more rounds with caveat run ")
+    assert steps[1].endswith("-longer.")
+    assert steps[2:] == ["Or use another training.lr."]
     page, found = render(read_run(folder)), overview(read_run(folder))
     assert found is not None
     assert found.sentence.striptags().startswith("Do not use it yet: uefl predicts 97.0 % of 360 test inputs")
@@ -365,7 +376,13 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
     )
     assert "1 warning" not in page
     assert "Predict new inputs" not in page
-    assert "--set method.name=local" in told(folder).advice[1]
+    change(folder, warnings=[warning | {"kind": "below_majority"}], seconds={"train": 90.0, "evaluate": 10.0})
+    steps = [str(Markup(each).striptags()) for each in told(folder).advice]
+    assert [each.partition(" with ")[0] for each in steps[:2]] == ["Train for more rounds", "Or train silos alone"]
+    assert steps[1].endswith("run-local (about 100 s).")  # a linear model is not known to be better
+    change(folder, method="local")
+    assert not any("alone" in each for each in told(folder).advice)
+    change(folder, method="uefl")
     change(folder, warnings=[{"kind": "below_reference", "text": text, "silos": ["silo-0"]}])
     assert "1 warning" in render(read_run(folder))  # only at some silos
 
@@ -384,6 +401,7 @@ def test_alarms_of_small_silos_together_are_judged_by_all_their_calibration_inpu
     assert found.kind == ("open" if excess else "unknown")  # more than guaranteed is never good
     assert ("by no more than chance explains" in found.text) == (not excess)
     assert ("more than guaranteed, beyond chance; test inputs may be unlike" in found.text) == excess
+    assert "for each" not in found.text  # which is in a warning of the run
 
 
 def test_chance_does_not_explain_an_excess_that_one_silo_has_beyond_chance(tmp_path: Path) -> None:
@@ -507,14 +525,14 @@ def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> Non
     sets = {"sets": {"coverage": 0.9, "least": 9}, "pooled": pooled | {"set_coverage": 0.93, "set_size": 1.652}}
     steps = [Markup(each).striptags() for each in told(change(folder, silos=silos, **sets)).advice]
     assert steps[0] == (
-        "Have a person decide every input, with the help of its prediction sets: these contain the class of 93.0 % of "
-        "test inputs (90.0 % were asked for), and have 1.65 classes on average."
+        "Have a person decide every input, with the help of its prediction sets: these have 1.65 classes on average, "
+        "and contain the class of 93.0 % of test inputs, where 90.0 % were asked for."
     )
-    shares = dict(each.split("=") for each in re.findall(r"data\.split\.(\w+=[\d.]+)", steps[2]))
+    shares = dict(each.split("=") for each in re.findall(r"data\.split\.(\w+=[\d.]+)", steps[1]))
     assert Split(**{name: float(share) for name, share in shares.items()}) == Split(0.5, 0.1, 0.4)
-    assert steps[1].startswith("Train for more rounds")
-    assert "data.split.calibration" in steps[2]
-    assert "allow more errors than 10 % (uncertainty.risk)" in steps[2]
+    assert steps[1].startswith("Calibrate on about 80 inputs instead of 40, with 100 instead of 140 for training, with")
+    assert steps[2].startswith("Or train for more rounds with")
+    assert steps[3].startswith("Or allow more errors than 10 % (uncertainty.risk)")
     assert "total_uncertainty" not in " ".join(steps)
     assert "Predict new" not in " ".join(steps)
     assert (
@@ -526,7 +544,7 @@ def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("last", "accuracy", "said"),
     [
-        ([0.6] * 9, 0.4, "Do not use it yet: 60.0 % of test inputs (216 of 360) are predicted wrongly. Train for more"),
+        ([0.6] * 9, 0.4, "Train for more rounds with"),
         ([0.3] * 9, 0.4, "Have a person check every prediction: 60.0 % of test inputs (216 of 360) are predicted wr"),
         ([0.6] * 9, 0.975, "Train for more rounds"),
         ([0.3 + i / 50 for i in range(9)], 0.975, "Train for more rounds"),
@@ -543,8 +561,11 @@ def test_training_that_still_gains_is_to_be_continued(
         RoundRow(round=at, phase="train", split="validation", silo=f"silo-{i}", accuracy=value)
         for i, end in enumerate(last) for at, value in ((1, 0.3), (2, end))
     ]  # fmt: skip
-    found = trust(replace(read_run(folder), rows=rows))
+    run = replace(read_run(folder), rows=rows)
+    found, first = trust(run), overview(run)
     assert found is not None
+    assert first is not None
+    assert first.sentence.striptags().startswith("Do not use it yet: uefl") == (last[0] == 0.6 and accuracy == 0.4)
     steps = advice(found)
     assert steps.startswith(said)
     assert bool(steps) == bool(said)

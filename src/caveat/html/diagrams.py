@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 from markupsafe import Markup
 
-from ..core.text import cut, percent, percent_tick, tick
+from ..core.text import cut, percent, percent_tick, plural, tick
 from ..files.schema import Reliability
 from ..uncertainty.statistical_tests import score_interval, wilson
 from . import svg
@@ -133,20 +133,24 @@ _BARS = 24
 
 
 def histogram(
-    values: Sequence[float], write: svg.Write, label: str, axis: str, expected: Sequence[Point] = ()
+    values: Sequence[float], write: svg.Write, label: str, axis: str, expected: Sequence[Point] = (), least: float = 0.0
 ) -> Markup:
-    """Draw the number of silos' values in bins of equal width, which are centered on the values if there are few. A
-    line shows what is `expected`: values, each with its number."""
+    """Draw the number of silos' values in bins of equal width, at least `least`, which are centered on the values if
+    there are few. A line shows what is `expected`: values, each with its number."""
     marks, found = svg.ticks(min(values), max(values)), sorted(set(values))
     low, high, bars = marks[0], marks[-1], _BARS
     # shares of few inputs are multiples of a step: other bins would be empty or have several of them
     step = min((b - a for a, b in pairwise(found) if b - a > 1e-6), default=0.0)
     if step and (steps := round((found[-1] - found[0]) / step)) < _BARS:
         low, high, bars = found[0] - step / 2, found[-1] + step / 2, steps + 1
+    if (high - low) / bars < least:
+        low, high = (least * end for end in (math.floor(low / least + 1e-9), math.ceil(high / least - 1e-9)))
+        bars = round((high - low) / least)
     counts, usual = (_binned(found, low, high, bars) for found in ([(value, 1) for value in values], expected))
     y_ticks = svg.ticks(0, max(*counts, *usual), 3)
-    frame = svg.Axes(46, 10, 418, 90, (low, high or low + 1), (0, y_ticks[-1]))
-    drawn = histogram_bars(frame, counts, [f"{n:,.0f} silos" for n in counts])
+    frame = svg.Axes(46, 24, 418, 90, (low, high or low + 1), (0, y_ticks[-1]))
+    drawn = [svg.text(frame.left - 6, 10, "silos", "end", "tick")]
+    drawn += histogram_bars(frame, counts, [plural(round(n), "silo") for n in counts])
     middles = [frame.left + frame.width * (i + 0.5) / bars for i in range(bars)]
     drawn += [svg.polyline([(x, frame.y(n)) for x, n in zip(middles, usual, strict=True)], "oracle")] * bool(expected)
     shown = svg.written([each for each in marks if low <= each <= high], write)
@@ -157,8 +161,8 @@ def _binned(numbers: Sequence[Point], low: float, high: float, bars: int) -> lis
     """Return the sum of the numbers of all values in each bin."""
     counts = [0.0] * bars
     for value, number in numbers:
-        at = math.floor((value - low) / (high - low or 1) * bars)
-        if 0 <= at < bars or value == high:
+        at = math.floor((value - low) / (high - low or 1) * bars + 1e-9)
+        if 0 <= at < bars or abs(value - high) < 1e-9:
             counts[min(at, bars - 1)] += number
     return counts
 

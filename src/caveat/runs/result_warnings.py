@@ -154,8 +154,9 @@ def absent_classes(result: RunResult) -> Iterator[Caution]:
         if absent and found["calibration"].any():
             names = named([result.run.info.classes[k] for k in absent], _MOST_CLASSES)
             held = int(found["in_sets"][absent].amax())
-            often = f"at most {held:,}" if held else "none"
-            texts.append(f"{names} at {named(group)} (in {often} of {int(found['inputs']):,} validation sets)")
+            often = f"each in at most {held:,}" if held else "in none"
+            inputs = f"{int(found['inputs']):,} prediction sets of validation inputs"
+            texts.append(f"{names} at {named(group)} ({often} of {inputs})")
             silos += group
     if texts:
         yield Caution(

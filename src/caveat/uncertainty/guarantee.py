@@ -154,7 +154,8 @@ class Guarantee:
             return (
                 f"no share of inputs can be answered {promise} {confidence} from {self.total:,} calibration inputs: "
                 f"{self.errors:,} of the {self.answered:,} most certain are wrong, "
-                f"and at least {self.needed:,} more error-free ones are needed there{self._more}"
+                f"and at least {self.needed:,} more error-free {'one is' if self.needed == 1 else 'ones are'} needed "
+                f"there{self._more}"
             )
         # Rounded, but 100 % means all.
         share = _percent(min(round(self.answered / self.total, 3), 0.999 if self.answered < self.total else 1.0))

@@ -16,7 +16,7 @@ from .run import QuantityRecord
 class GuaranteeRecord(Record):
     """The guarantee for answered inputs, from counts of the calibration splits."""
 
-    OMITTED: ClassVar = frozenset({"of", "subgroups", "tolerance"})
+    OMITTED: ClassVar = frozenset({"of", "subgroups", "tolerance", "enough_share"})
 
     limit: float | None = None
     risk: float
@@ -26,6 +26,7 @@ class GuaranteeRecord(Record):
     total: int
     upper: float | None = None
     needed: int = 0
+    enough_share: float | None = None  # the share of inputs that the statement's larger number would answer
     coverage: float | None = None
     statement: str
     guaranteed: bool

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ...core.text import MINUS, duration, joined, listed, percent, plural
+from ...core.text import joined, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import WarningRecord
 from ...uncertainty.statistical_tests import wilson
@@ -19,7 +19,6 @@ from .classification import (
     MOST_ROWS,
     OneClass,
     baseline,
-    behind_alone,
     gap_to,
     judged,
     one_class,
@@ -31,8 +30,9 @@ from .decisions import local_only, not_foreign
 from .familiarity import alarms_only
 from .guarantee import exceeding, kept
 from .incidents import varied
-from .rounds import model_of, rising, unstable
-from .silo_rows import alone_at, worse_alone
+from .repeats import by, longer, seconds, twice
+from .silo_rows import alone_at, behind_alone, no_use, worse_alone
+from .unanswered import unanswered
 
 _ENOUGH = 100
 """Minimum number of test inputs behind advice on the most certain ones."""
@@ -43,12 +43,16 @@ _AN_ALARM = "an alarm (unlike the silo's own inputs)"
 _OR_ALARM = f", or that raise {_AN_ALARM}"
 
 
-def not_learned(only: OneClass | None) -> Markup:
+def not_learned(run: RunFolder, only: OneClass | None) -> Markup:
     """Return what to do with a model that is no better than the most frequent class, or predicts a single class."""
     if only:
         text = "Do not use it at any silo: it predicts class {} {}. Train for more <code>rounds</code> "
-        text += "or with another <code>training.lr</code>, or use training alone (method <code>{}</code>)."
-        return Markup(text).format(only.name, only.always, ALONE)
+        text += "or with another <code>training.lr</code>{}."
+        alone, other = Markup(", or {} training alone (method <code>{}</code>){}"), run.comparable.get(ALONE)
+        better = ", which is better than the most frequent class" if other else ""
+        told = alone.format("use" if other else "try", ALONE, better)
+        none = run.method == ALONE or len(run.silos) < 2 or (other and no_use(other))
+        return Markup(text).format(only.name, only.always, Markup() if none else told)
     text = "Do not use this model: it is right no more often than the most frequent class. Train for more "
     text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
     return Markup(text)
@@ -57,20 +61,18 @@ def not_learned(only: OneClass | None) -> Markup:
 def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, alarms: bool) -> list[Markup]:
     """Return what to do now with a model that has learned, the most important first; `alarms` is whether some inputs
     raise one."""
-    behind = behind_alone(run)
-    alone = alone_step(run, behind, gap_to(run, run.comparable[ALONE]) if ALONE in run.comparable else None)
-    longer = _longer(run)
+    behind, other = behind_alone(run), run.comparable.get(ALONE)
+    alone = alone_step(run, behind, gap_to(run, other) if other and not no_use(other) else None)
+    more = longer(run)
     if alone and behind:
-        return [alone, longer] if longer else [alone]
+        return [alone, more] if more else [alone]
     if below(run):
-        more = longer or Markup("Train for more <code>rounds</code>{}.").format(_twice(run))
-        return [more, Markup("Or use another <code>training.lr</code>, or a method with local models, such as "
-                             "<code>--set method.name=local</code>.")]  # fmt: skip
-    if unanswered := _unanswered(run, longer):
-        return unanswered
+        return _instead(run, more or Markup("Train for more <code>rounds</code>{}.").format(twice(run)))
+    if none := unanswered(run, more):
+        return none
     wrong = _mostly_wrong(run)
-    if wrong and longer:
-        return [Markup("Do not use it yet: {} {}").format(wrong, longer)]
+    if wrong and more:
+        return [more]
     gained, steps, lost = without_gain(run), list[Markup | None](), worse_alone(run)
     gained = gained[0], [name for name in gained[1] if name not in lost]
     if too_few(run) and len(run.silos) > 1:
@@ -85,7 +87,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown or own_local]
         steps += [_above_at(run), _calibrating(run, found)]
         checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
-        steps += [None if few and unknown else _leaving(run, alarms) or checked, longer or (None if lost else alone)]
+        steps += [None if few and unknown else _leaving(run, alarms) or checked, more or (None if lost else alone)]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in (*gained, lost))]:
         told = not alarms or doubt or wrong or any(" alarm" in step for step in found_steps)
@@ -94,76 +96,25 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     return found_steps
 
 
-def _twice(run: RunFolder) -> Markup:
-    """Return the command that repeats the run with twice the rounds, and with training alone if that is not known."""
-    options = ["--set", f"rounds={2 * run.rounds_run}"]
-    if new := ALONE not in run.comparable and run.method != ALONE and len(run.silos) > 1:
-        options += ["--set", f'baselines=["{ALONE}"]']
-    return _by(varied(run, "longer", *options), 2 * (2 * _seconds(run)[0] if new else sum(_seconds(run))))
+def premature(run: RunFolder) -> bool:
+    """Return whether the run should not be used yet: a simple model is better, or most predictions are wrong and
+    validation accuracy still rose."""
+    return bool(below(run) or (_mostly_wrong(run) and longer(run)))
 
 
-def _seconds(run: RunFolder) -> tuple[float, float]:
-    """Return how long the run took, and how long the methods beside it."""
-    took = [sum(each.summary.seconds.values()) if each.summary else 0.0 for each in (run, *run.baselines.values())]
-    return took[0], sum(took[1:])
-
-
-def _longer(run: RunFolder) -> Markup | None:
-    """Return that more rounds are worth it, if validation accuracy still rose in the last one."""
-    if (gain := rising(run)) is None:
-        return None
-    of = model_of(run)
-    if peaks := unstable(run):
-        told = joined([f"{percent(share)} after round {at:.0f}" for at, share in peaks])
-        text = "Training is not stable: validation accuracy{} was {}. Train for more <code>rounds</code>{}, or with a "
-        return Markup(f"{text}lower <code>training.lr</code>.").format(f" of {of}" if of else "", told, _twice(run))
-    text = Markup(
-        "Train for more <code>rounds</code>{}: in the last one, validation accuracy{} still rose by {} points"
-    )
-    known = [f"{100 * end:.1f}".replace("-", MINUS) for end in gain.known]
-    ends = " (95 % interval over silos {} to {})".format(*known[1:]) if known[1:] else ""
-    ends += ", which chance over silos can explain" * (not gain.clear and bool(ends))
-    return text.format(_twice(run), f" of {of}" if of else "", known[0]) + f"{ends}."
-
-
-def _unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
-    """Return what to do if a guarantee leaves no input answered; empty if some are."""
-    promise, test = (run.summary.guarantee, kept(run.summary)) if run.summary else (None, None)
-    if promise is None or test is None or test.answered:
-        return []
-    more = "Train for more <code>rounds</code>{}: a more accurate model may answer some inputs."
-    last = Markup("Or calibrate on more inputs{}, or allow more errors than {:.6g} % (<code>uncertainty.risk</code>), "
-                  "if your use permits it: decide before the next test.")  # fmt: skip
-    last = last.format(_more_calibration(run), 100 * promise.risk)
-    return [Markup("Have a person decide every input{}.").format(_by_sets(run)),
-            longer or Markup(more).format(_twice(run)), last]  # fmt: skip
-
-
-def _by_sets(run: RunFolder) -> str:
-    """Return what prediction sets tell the person who decides; empty for a run without them."""
-    test, sets = (run.summary.pooled, run.summary.sets) if run.summary else (None, None)
-    if test is None or sets is None or test.set_coverage is None or test.set_size is None:
-        return ""
-    told = f", with the help of its prediction sets: these contain the class of {percent(test.set_coverage)} of test "
-    told += f"inputs ({percent(sets.coverage)} were asked for), and have {test.set_size:.2f} classes on average"
-    warned = run.summary.warnings if run.summary else ()
-    absent = [silo for each in warned if each.kind == "absent_classes" for silo in each.silos]
-    never = "; they cannot rule out classes without calibration inputs (warning below) at "
-    return told + f"{never}{listed(absent, _MOST_NAMED)}" * bool(absent)
-
-
-def _more_calibration(run: RunFolder) -> Markup:
-    """Return how to calibrate on twice the inputs, taken from training; without a command if there are too few."""
-    sizes = [sum(getattr(silo, f"n_{of}") or 0 for silo in run.silos) for of in ("calibration", "validation", "train")]
-    total, (calibration, validation, train) = sum(sizes), sizes
-    if not total or train < 2 * calibration:
-        return Markup(" (<code>data.split.calibration</code>)")
-    shares = round(2 * calibration / total, 2), round(validation / total, 2)
-    options = [f"data.split.calibration={shares[0]:g}", f"data.split.validation={shares[1]:g}"]
-    options.append(f"data.split.train={1 - sum(shares):.2g}")
-    command = varied(run, "calibrated", *(word for each in options for word in ("--set", each)))
-    known = _by(command, sum(_seconds(run))) or Markup(" (<code>data.split.calibration</code>)")
-    return known + f" ({2 * calibration:,}, and {train - calibration:,} instead of {train:,} for training)"
+def _instead(run: RunFolder, more: Markup) -> list[Markup]:
+    """Return what to do if a simple model is better: local models first if it is fitted to a silo's own inputs."""
+    other = Markup("Or use another <code>training.lr</code>.")
+    if run.method == ALONE or len(run.silos) < 2 or ALONE in run.comparable:
+        return [more, other]
+    command = varied(run, ALONE, "--set", f"method.name={ALONE}")
+    text = Markup("{} silos alone{}{}.")
+    how = by(command, seconds(run)[0]) or Markup(" (method <code>{}</code>)").format(ALONE)
+    found = run.summary.warnings if run.summary else ()
+    if not any(each.kind == "below_reference" and not each.silos for each in found):
+        return [more, text.format("Or train", how, ""), other]
+    why = ": even a linear model of each silo's own inputs is better than this run"
+    return [text.format("Train", how, why), "Or " + more[:1].lower() + more[1:], other]
 
 
 def _mostly_wrong(run: RunFolder) -> str:
@@ -188,9 +139,11 @@ def shortfall(warning: WarningRecord, own: float | None = None) -> str:
         return warning.text[:1].lower() + warning.text[1:].removesuffix(".")
     inputs, lost, gained = (warning.against_baseline[name] for name in ("inputs", "only_baseline", "only_model"))
     points = 100 * (lost - gained) / inputs
-    text = f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs ("
-    text += "" if own is None else f"{percent(own + points / 100)} against {percent(own)}; "
-    return f"{text}only it is right for {lost:,}, only this run for {gained:,})"
+    if own is not None:
+        text = f"{_SIMPLE[warning.kind]} is right for {percent(own + points / 100)} of {inputs:,} validation inputs, "
+        return f"{text}this run for {percent(own)}"
+    text = f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs (only it "
+    return f"{text}is right for {lost:,}, only this run for {gained:,})"
 
 
 _SIMPLE = {
@@ -216,7 +169,7 @@ def refusal(run: RunFolder, silo: str) -> str:
     """Return why a silo's model should not be used; empty if the test metrics give no reason."""
     based = baseline(run)
     if based and based[0] == "bad":
-        return str(not_learned(one_class(run)).striptags())
+        return str(not_learned(run, one_class(run)).striptags())
     return _NOT_AT.format(silo) if silo in without_gain(run)[0] else ""
 
 
@@ -299,7 +252,7 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
         sets = f'baselines=["{ALONE}"]'
         again = varied(run, "and-alone", "--set", sets)
         text = "Find out whom the federation helps: train silos alone, too,{}."
-        return Markup(text).format(_by(again, 2 * _seconds(run)[0]) or Markup(" with <code>{}</code>").format(sets))
+        return Markup(text).format(by(again, 2 * seconds(run)[0]) or Markup(" with <code>{}</code>").format(sets))
     if behind:
         text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
         return text.format(ALONE)
@@ -310,14 +263,8 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     text += "has the {}, which may be chance."
     command = varied(run, "seeds", *options, command="compare")
     own, beside = run.summary, run.comparable[ALONE].summary
-    seconds = sum(sum(each.seconds.values()) for each in (own, beside) if each)
-    return Markup(text).format(_by(command, 5 * seconds), "lower error" if error else "higher accuracy")
-
-
-def _by(command: str, seconds: float) -> Markup:
-    """Return a command and about how long it takes, by this run; empty without a command."""
-    took = f" (about {duration(seconds)})" if seconds else ""
-    return Markup(" with {}{}").format(code(command), took) if command else Markup()
+    took = sum(sum(each.seconds.values()) for each in (own, beside) if each)
+    return Markup(text).format(by(command, 5 * took), "lower error" if error else "higher accuracy")
 
 
 def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
@@ -368,15 +315,27 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         found_errors = wrong - round(risk * round(coverage * inputs))
         said = Markup("Have a person decide inputs with <code>total_uncertainty</code> (entropy, in nats) {}{}: {} ")
         said += Markup("selects {:,} of {:,} test inputs, with {:,} of {}. Of the others, {}; limit and errors are of ")
-        said += Markup("the same test inputs.")
+        said += Markup("the same test inputs.{}")
         alarm, alone = (f" or with {_AN_ALARM}", "uncertainty alone") if alarms else ("", "this")
-        return said.format(which, alarm, alone, referred, inputs, found_errors, plural(wrong, "error"), of)
+        union = _with_alarms(run, referred) if alarms else ""
+        return said.format(which, alarm, alone, referred, inputs, found_errors, plural(wrong, "error"), of, union)
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
         of = _wrong_of(coverage, risk, inputs)
         text = "Use at most the most certain {} of all silos' inputs: of these {}, compared with {} of all."
         return Markup(text).format(percent(coverage, 0), of, percent(errors))
     return None
+
+
+def _with_alarms(run: RunFolder, uncertain: int) -> str:
+    """Return between which numbers of test inputs are uncertain or raise an alarm, because it is unknown how many do
+    both."""
+    raised = sum(round((silo.test.alarms or 0.0) * (silo.n_test or 0)) for silo in run.silos)
+    if not raised:
+        return ""
+    least, most = max(uncertain, raised), uncertain + raised
+    said = f" With the {plural(raised, 'alarm')}, a person decides {least:,} to {most:,} test inputs: the run does not "
+    return f"{said}record which have both."
 
 
 def _wrong_of(coverage: float, risk: float, inputs: int) -> str:

@@ -279,13 +279,6 @@ def over_silos(found: Sequence[float]) -> Dot | None:
     return Dot(fmean(found), fmean(found) - half, fmean(found) + half)
 
 
-def behind_alone(run: RunFolder) -> bool:
-    """Return whether training alone has the higher mean accuracy, beyond chance over silos."""
-    other = run.comparable.get(ALONE)
-    gap = gap_to(run, other) if other else None
-    return gap is not None and gap.high is not None and gap.high < 0
-
-
 def _judged(
     test: Metrics, found: ClassificationRecord | None, most: Majority | None, names: Sequence[str], positive: str
 ) -> Judged:

@@ -187,9 +187,8 @@ class Confidence:
         n = sum(self.bins.count[:below])
         if n == self.rates[0]:  # which are all predictions
             return None
-        return _of_rates(
-            self.bins, below, f"the {n:,} predictions below a confidence of {decimal(below / (below + 1), 2)}"
-        )
+        whose = f"the {n:,} predictions below the highest of {below + 1} bins of confidence ({below / (below + 1):.2f})"
+        return _of_rates(self.bins, below, whose)
 
 
 def _rates(bins: Reliability, end: int) -> tuple[int, float, float]:

@@ -41,8 +41,7 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     silos, alarm = [silo for silo in run.silos if silo.test.alarms is not None], promised(run)
     if run.summary is None or not silos or not alarm:
         return None
-    few, together = [silo for silo in silos if has_few(silo, alarm)], alarms_together(run, alarm)
-    mute = [] if together else few
+    mute = [] if alarms_together(run, alarm) else [silo for silo in silos if has_few(silo, alarm)]
     pooled = run.summary.alarms.pooled if run.summary.alarms else 0
     in_all = too_many_in_all(silos, alarm, pooled)
     broken = [silo.name for silo in silos if too_many(silo, alarm, len(silos))]
@@ -59,12 +58,6 @@ def familiarity(run: RunFolder) -> Familiarity | None:
         said += f" More than guaranteed, beyond chance over all silos: {listed(broken, _MOST)}."
     elif in_all:
         said += " These are more than guaranteed, beyond chance; test inputs may be unlike calibration inputs."
-    if together and few:
-        which = "All silos" if len(few) == len(silos) else f"{len(few):,} of {len(silos):,} silos"
-        said += (
-            f" {which} have fewer than {least(alarm)} calibration inputs, so the limit holds for them together, not "
-        )
-        said += "for each."
     said += "" if foreign or not able else " Inputs that silos do not know were not tested (data.ood adds some)."
     return Familiarity("open" if mute or broken or in_all else kind, said, able)
 

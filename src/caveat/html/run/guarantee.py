@@ -12,6 +12,7 @@ from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, GuaranteeRecord, Metrics, SiloRecord, Stream, SubgroupRecord, Summary
 from ...uncertainty.statistical_tests import binomial_tail, score_interval
 from ..templates import Cell, Table, column, table, words
+from .more_answers import stated, to_answer_more
 
 _LEVEL = 0.05
 
@@ -166,10 +167,10 @@ def guarantee_lines(run: RunFolder) -> list[str]:
         return [f"guarantee: {found.statement}"]
     if own:
         broken = exceeding(run.summary)
-        lines = [f"guarantee: {found.statement}", f"on test:   {_told(own, broken)}"]
+        lines = [f"guarantee: {stated(found)[0]}", f"on test:   {_told(own, broken)}"]
     else:
         test = kept(run.summary) if found.guaranteed else None
-        lines = [f"guarantee: {found.statement}"]
+        lines = [f"guarantee: {stated(found)[0]}"]
         lines += [f"on test:   {_answered(test)} answered, {_wrong(test)} wrong"] if test else []
     about = foreign(run.summary) if found.guaranteed or own else {}
     texts = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
@@ -208,14 +209,15 @@ def promise(run: RunFolder) -> Promise | None:
     if run.summary is None or run.summary.guarantee is None:
         return None
     found, own = run.summary.guarantee, _with_promises(run.summary)
-    statement, outside = _unbroken(f"{initial(found.statement)}."), _outside(run.summary, found.risk)
+    statement, outside = _unbroken(f"{initial(stated(found)[0])}."), _outside(run.summary, found.risk)
     if own:
         broken = exceeding(run.summary)
         caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{outside}")
         alarm = bool(broken or outside) or not any(silo.promise.guaranteed for silo in own if silo.promise)
         return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption, broken))
     if not found.guaranteed:
-        return Promise(statement, "It abstains from every input: predicted classes have no guarantee.", True)
+        none = "It abstains from every input: predicted classes have no guarantee."
+        return Promise(statement, _unbroken(none + to_answer_more(run.summary, found)), True)
     test = kept(run.summary)
     promised = f"Promised: at most {100 * found.risk:.6g} % errors among answers, at "
     promised += f"{100 * found.confidence_level:.6g} % confidence. Found: {_wrong(test) if test else 'not tested'}."
@@ -287,14 +289,8 @@ def _by_silo(silos: list[SiloRecord], risk: float, caption: str, broken: Sequenc
         ),
         column("answered, test", [_answered(test) if test else "" for _, _, test in records], "of the silo's own"),
         column("wrong among these", wrong, f"at most {100 * risk:.6g} % are guaranteed"),
-        words("in words", [_more(each.statement) for _, each, _ in records]),
     ]
     return table(columns, caption, [silo.name for silo, _, _ in records])
-
-
-def _more(statement: str) -> str:
-    """Return the part of a statement about the inputs needed to answer more."""
-    return "".join(part for part in statement.split("; ")[1:2] if part.startswith("to answer"))
 
 
 def _unbroken(sentence: str) -> str:

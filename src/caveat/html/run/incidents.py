@@ -95,8 +95,8 @@ def withdrawn(run: RunFolder) -> str:
 
 _LONGEST_ERROR = 600
 """Maximum length of an error."""
-_USUAL = 0.01
-"""A learning rate with which training rarely diverges."""
+_DEFAULT, _HIGHEST = 0.001, 0.01
+"""The default learning rate, and the highest one that is advised after a divergence."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,6 @@ def _rate(run: RunFolder) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def lower_rate(run: RunFolder) -> str:
-    """Return the command that repeats a diverged run with a tenth of its learning rate, or with less."""
-    rate = min((_rate(run) or _USUAL) / 10, _USUAL)
-    return varied(run, "lower-lr", "--set", f"training.lr={rate:g}")
-
-
 def varied(run: RunFolder, name: str, *options: str, command: str = "run") -> str:
     """Return the command that repeats the run with other options, in a folder beside it; empty for a run of a
     federation or from Python."""
@@ -144,18 +138,21 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
         found = _rate(run)
-        was = "" if found is None else f", which was {found if found < 1e4 else round(found):,},"
+        rate = min((found or _HIGHEST) / 10, _HIGHEST)
+        was = "" if found is None else f" from {found if found < 1e4 else round(found):,}"
+        why = f" ({rate / _DEFAULT:.0f} times the default)" if rate > _DEFAULT else ""
         left = "The run has no model." if own else "The run is not affected, only this comparison is missing."
-        first = f", first seen at {plain(failure.silo)}" if failure.silo else ""
+        first = f", first seen in the model of {plain(failure.silo)}" if failure.silo else ""
         what = f"{what}: training diverged{first}. {left}"
-        todo = f"Lower training.lr{was} and start another run; with the same settings it would fail again."
+        todo = f"Lower training.lr{was} to {rate:g}{why} and start another run; with the same settings it would fail "
+        todo += "again."
         if run.federated and can_go_back(run.path):
             todo += (
                 " If a silo is the cause, exclude it: the failed round changed nothing, and the run continues "
                 "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
             )
             return Failed(own, what, todo, error, f"caveat rollback {run.path.name}")
-        return Failed(own, what, todo, error, lower_rate(run))
+        return Failed(own, what, todo, error, varied(run, "lower-lr", "--set", f"training.lr={rate:g}"))
     if failure.lost:
         todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
         return Failed(

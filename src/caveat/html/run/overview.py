@@ -9,7 +9,7 @@ from ...core.text import initial, joined, listed, percent, plural, signed, size
 from ...files import RunFolder
 from ...uncertainty.statistical_tests import score_interval, wilson
 from ..templates import Statement
-from .advice import below, shortfall
+from .advice import below, premature, shortfall
 from .classification import ALONE, MANY, called, gap_to, judged_together, majority_share, one_class
 from .guarantee import kept, promise_clause
 from .rounds import last_accuracy, total_time
@@ -35,10 +35,10 @@ def _sentence(run: RunFolder) -> Markup:
     if only := one_class(run):
         text = Markup("<b>{}</b> predicts <b>class {}</b> for {}; <b>{}</b> of these have this class.")
         return text.format(run.title, only.name, only.of, percent(only.having / only.inputs)) + promise_clause(run)
+    known = Markup("<b>Do not use it yet</b>: ") if premature(run) else Markup()
     if (answering := _answering(run)) is not None:
-        return answering
+        return known + answering
     early = below(run)
-    known = Markup("<b>Do not use it yet</b>: ") if early else Markup()
     sizes = [silo.n_test or 0 for silo in run.silos] if run.summary else [0]
     of, ends = f"{run.split} inputs", ""
     if all(sizes):
@@ -133,8 +133,8 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
     said = f"Compared with {called(name)} it is {abs(100 * gap.value):.1f} points {direction} in mean accuracy"
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
-        said += f" (95 % interval {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
-        more, none = "more than chance over silos", "no more than chance explains: neither is shown to be better"
+        said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
+        more, none = "more than chance", "no more than chance explains: neither is shown to be better"
         said += f", {f'{more} explains' if gap.clear else none}"
     kind = "unknown" if not gap.clear else "good" if gap.value > 0 else "bad"
     lost = worse_alone(run) if name == ALONE and kind != "bad" else []

@@ -12,7 +12,7 @@ from ...files import RunFolder, natural
 from ...files.schema import SiloRecord
 from ...uncertainty.statistical_tests import score_interval, wilson
 from ..diagrams import Dot
-from .classification import ALONE, Judged, judged, majority, too_few
+from .classification import ALONE, Judged, gap_to, judged, judged_together, majority, one_class, too_few
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,19 @@ def worse_alone(run: RunFolder) -> list[str]:
     known = [(dot.high, name) for name, dot in found.items() if dot.high is not None and dot.high < 0]
     useless = _useless_alone(run) if known else set()
     return [name for _, name in sorted(known) if name not in useless]
+
+
+def behind_alone(run: RunFolder) -> bool:
+    """Return whether training alone has the higher mean accuracy, beyond chance over silos, and has learned."""
+    other = run.comparable.get(ALONE)
+    gap = gap_to(run, other) if other else None
+    return gap is not None and gap.high is not None and gap.high < 0 and not (other and no_use(other))
+
+
+def no_use(run: RunFolder) -> bool:
+    """Return whether a run predicts one class, or is not better than the most frequent class beyond chance."""
+    most = judged_together(run).majority
+    return one_class(run) is not None or (most is not None and not most.beaten)
 
 
 def _useless_alone(run: RunFolder) -> set[str]:

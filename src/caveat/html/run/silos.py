@@ -55,7 +55,7 @@ def silo_section(run: RunFolder) -> SiloSection | None:
         note=f"{note} {'The CSV' if many else 'A table'} below has all of them." if alike else note,
         worst=_open_table(run, top, len(rows)) if top else None,
         rest=silo_table(run, rest, "", footer=alike) if rest and not many else None,
-        histograms=_histograms(rows) if many or alike else (),
+        histograms=_histograms(rows, _COARSE if alike else 0.0) if many or alike else (),
         csv=_csv(rows) if many else "",
         helped=None if many or alike else helped(rows),
         metrics=None if many else metric_table(run),
@@ -284,21 +284,25 @@ def _sure_gap(row: SiloRow) -> float | None:
     return None if accuracy is None or confidence is None else confidence - accuracy
 
 
-def _histograms(rows: Sequence[SiloRow]) -> list[Chart]:
-    """Return the distribution over silos of each column that varies."""
+_COARSE = 0.1
+"""Minimum width of bins for silos with few inputs each, which are less exact."""
+
+
+def _histograms(rows: Sequence[SiloRow], width: float) -> list[Chart]:
+    """Return the distribution over silos of each column that varies, in bins of at least this width."""
     charts = []
     for title, value, write in _COLUMNS:
         known = [found for row in rows if (found := value(row)) is not None]
         if len(set(known)) < 2:
             continue
         unit = " points" * (write is _points_tick)
-        middle, low, high = (f"{write(round(end, 3))}{unit}" for end in (median(known), min(known), max(known)))
-        about, usual = f"Median {middle}, from {low} to {high}", _by_chance(rows) if title == _COLUMNS[0][0] else []
+        middle, low, high = (write(round(end, 3)) for end in (median(known), min(known), max(known)))
+        about, usual = f"Median {middle}, from {low} to {high}{unit}", _by_chance(rows) if title == "Accuracy" else []
         if usual:
             about += f". Standard deviation {_deviation([(value, 1.0) for value in known]):.1f} points, "
             about += f"{_deviation(usual):.1f} if silos differ only by chance (line)"
         label = f"{title} of {plural(len(known), 'silo')}. {about}"
-        drawn = histogram(known, write, label, unit.strip(), usual)
+        drawn = histogram(known, write, label, unit.strip(), usual, width)
         charts.append(Chart(title, drawn, f"{about}; {len(known):,} silos."))
     return charts
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from operator import add
+from statistics import fmean
 
 from markupsafe import Markup
 
@@ -15,7 +16,7 @@ from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import reliability_diagram, risk_curve
-from ..svg import Axes, Chart, Line, draw, inner_ticks, key, plot, ticks, written
+from ..svg import Axes, Chart, Line, draw, inner_ticks, key, line, plot, text, ticks, written
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
@@ -71,26 +72,35 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     start, stop = min(filled), max(filled) + 1
     if stop - start == 1:
         return None
-    surest, end = (
-        (f"below {edges[start + 1]:.2g} nats", start) if lowest else (f"above {edges[stop - 1]:.2f}", stop - 1)
-    )
+    at_most = {name: list(accumulate(of[start:stop], initial=0.0)) for name, of in shares.items()}
+    at = _farthest(list(at_most.values()))
+    limit = edges[start + at]
+    where = f"below {limit:.2g} nats" if lowest else f"above {limit:.2f}"
     notes = {
-        name: f"{sum(counts):,.0f}, {_at_least_one(shares[name][end])} of them {surest}"
-        for name, counts in parts.items()
+        name: f"{sum(parts[name]):,.0f}, {_at_least_one(of[at] if lowest else 1 - of[at])} of them {where}"
+        for name, of in at_most.items()
     }
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
     frame = Axes(46, 10, 418, 170, (edges[start], edges[stop]), (0, 1))
     lines = list[Markup]()
-    for i, (name, of) in enumerate(shares.items()):
-        points = list(zip(edges[start : stop + 1], accumulate(of[start:stop], initial=0.0), strict=True))
-        marked = [points[len(points) // 2]]
-        lines.append(draw(frame, Line(points, i, f"{name}: {notes[name]}", "stream", marked=marked)))
+    for i, (name, of) in enumerate(at_most.items()):
+        points = list(zip(edges[start : stop + 1], of, strict=True))
+        lines.append(draw(frame, Line(points, i, f"{name}: {notes[name]}", "stream", marked=[points[at]])))
+    x, late = frame.x(limit), 2 * at > stop - start
+    lines.append(line((x, frame.top), (x, frame.bottom), "event"))
+    lines.append(text(x - 4 if late else x + 4, frame.bottom - 5, where.split()[1], "end" if late else "start", "note"))
     x_ticks, y_ticks = written(inner_ticks(frame.x_range, 6), tick), written(ticks(0, 1, 4), percent_tick)
     drawn = plot(frame, f"{axis.capitalize()} of predictions: {told}", x_ticks, y_ticks, axis, *lines)
-    caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The farther the "
-    caption += "other lines are from that of right ones, the better."
+    caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The lines "
+    caption += "differ most there (dotted rule); the more, the better."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
     return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
+
+
+def _farthest(lines: Sequence[Sequence[float]]) -> int:
+    """Return the place where the first line differs most from the mean of the others."""
+    gaps = [abs(first - fmean(others)) for first, *others in zip(*lines, strict=True)]
+    return gaps.index(max(gaps))
 
 
 def _at_least_one(share: float) -> str:
@@ -156,7 +166,7 @@ def trust(run: RunFolder) -> Trust | None:
     lines += [_confidence_line(found)] if found else []
     lines += [each for each in (outside, _single_model(better_alone(run))) if each]
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
-    steps = [not_learned(only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
+    steps = [not_learned(run, only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
     if any(each.of_data for each in run.summary.warnings):
         steps = [Markup("Check the unusual data (below) first."), *steps]
     if not lines and not steps:
@@ -170,9 +180,8 @@ def _confidence_line(found: Confidence) -> Statement:
         return Statement(found.kind, Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
     if found.p < LEVEL:
         how = "overconfident" if found.over else "underconfident"
-        small = all(each.size < MATERIAL for each in found.found)
-        head = ("slightly ", f", by less than {100 * MATERIAL:.0f} points") if small else ("", "")
-        return Statement(found.kind, Markup("<b>It is {}{}</b>{}: {}.").format(head[0], how, head[1], texts))
+        small = "slightly " * all(each.size < MATERIAL for each in found.found)
+        return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(small, how, texts))
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
         text = Markup("<b>No error of its confidence is shown</b>; it may be too {}: {} ({}, corrected for {} checks).")

@@ -1,0 +1,48 @@
+"""Commands that repeat a run for longer or otherwise, with their time, and when more rounds are worth it."""
+
+from markupsafe import Markup
+
+from ...core.text import MINUS, duration, joined, percent
+from ...files import RunFolder
+from ..commands import code
+from .classification import ALONE
+from .incidents import varied
+from .rounds import model_of, rising, unstable
+
+
+def by(command: str, took: float) -> Markup:
+    """Return a command and about how many seconds it takes, by this run; empty without a command."""
+    about = f" (about {duration(took)})" if took else ""
+    return Markup(" with {}{}").format(code(command), about) if command else Markup()
+
+
+def twice(run: RunFolder) -> Markup:
+    """Return the command that repeats the run with twice the rounds, and with training alone if that is not known."""
+    options = ["--set", f"rounds={2 * run.rounds_run}"]
+    if new := ALONE not in run.comparable and run.method != ALONE and len(run.silos) > 1:
+        options += ["--set", f'baselines=["{ALONE}"]']
+    return by(varied(run, "longer", *options), 2 * (2 * seconds(run)[0] if new else sum(seconds(run))))
+
+
+def seconds(run: RunFolder) -> tuple[float, float]:
+    """Return how long the run took, and how long the methods beside it."""
+    took = [sum(each.summary.seconds.values()) if each.summary else 0.0 for each in (run, *run.baselines.values())]
+    return took[0], sum(took[1:])
+
+
+def longer(run: RunFolder) -> Markup | None:
+    """Return that more rounds are worth it, if validation accuracy still rose in the last one."""
+    if (gain := rising(run)) is None:
+        return None
+    of = model_of(run)
+    if peaks := unstable(run):
+        told = joined([f"{percent(share)} after round {at:.0f}" for at, share in peaks])
+        text = "Training is not stable: validation accuracy{} was {}. Train for more <code>rounds</code>{}, or with a "
+        return Markup(f"{text}lower <code>training.lr</code>.").format(f" of {of}" if of else "", told, twice(run))
+    text = Markup(
+        "Train for more <code>rounds</code>{}: in the last one, validation accuracy{} still rose by {} points"
+    )
+    known = [f"{100 * end:.1f}".replace("-", MINUS) for end in gain.known]
+    ends = " (95 % interval over silos {} to {})".format(*known[1:]) if known[1:] else ""
+    ends += ", which chance over silos can explain" * (not gain.clear and bool(ends))
+    return text.format(twice(run), f" of {of}" if of else "", known[0]) + f"{ends}."

@@ -1,0 +1,190 @@
+"""Advice on a run's page that rests on several figures at once, with the case in which each figure forbids it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_run import confident_run, decided_run, write_json
+from html_page import Page
+from markupsafe import Markup
+
+from caveat.files import read_run
+from caveat.files.schema import RoundRow
+from caveat.html.run.page import render
+from caveat.html.run.repeats import longer
+from caveat.html.run.silo_rows import behind_alone
+from caveat.html.run.trust import right_and_wrong, trust
+from caveat.uncertainty.guarantee import answers_needed
+from caveat.uncertainty.statistical_tests import score_interval
+
+RIGHT = [(40, 39, 0.975)] * 9
+
+
+def change(folder: Path, **changes: Any) -> Path:
+    content = json.loads((folder / "summary.json").read_text())
+    write_json(folder / "summary.json", content | changes)
+    return folder
+
+
+def steps(folder: Path) -> list[str]:
+    found = trust(read_run(folder))
+    assert found is not None
+    return [str(Markup(each).striptags()) for each in found.advice]
+
+
+def abstaining(folder: Path, risk: list[float], **known: Any) -> Path:
+    """A run of two silos of 100 test inputs, whose guarantee of at most 10 % errors answers none of these."""
+    decided_run(folder, guaranteed=False)
+    content = json.loads((folder / "summary.json").read_text())
+    sizes = {"n_train": 70, "n_validation": 10, "n_calibration": 20}
+    silos = [silo | sizes | {"test": {"accuracy": 0.8, "coverage": 0.0}} for silo in content["silos"]]
+    statement = "no share of inputs can be answered; to answer 70 % takes about 4,400 calibration inputs"
+    guarantee = content["guarantee"] | {"statement": statement, "enough": 4400, "enough_share": 0.7} | known
+    curve = {"coverage": [0.25, 0.5, 0.7, 1.0], "risk": risk}
+    pooled = {"accuracy": 0.8, "coverage": 0.0}
+    return change(folder, silos=silos, guarantee=guarantee, pooled=pooled, risk_coverage=curve, streams={})
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        (2, "To answer 70 % takes about 4,400 calibration inputs."),
+        (14, ""),
+        (
+            35,
+            "On test inputs, at most 10 % of the most certain 50.0 % are wrong, but 25.0 % (35 of 140) of the most "
+            "certain 70.0 %: to answer these takes a better model, not only more calibration inputs.",
+        ),
+    ],
+)
+def test_more_calibration_inputs_answer_more_only_if_test_inputs_show_few_errors_there(
+    tmp_path: Path, errors: int, said: str
+) -> None:
+    low, high = score_interval(errors / 140, 140)
+    assert (high < 0.1, low > 0.1) == (said.startswith("To answer"), said.startswith("On test"))
+    folder = abstaining(tmp_path / "run", [0.0, 0.02, errors / 140, 0.2])
+    text = " ".join(Page(render(read_run(folder))).text.replace("\N{NO-BREAK SPACE}", " ").split())
+    assert "No share of inputs can be answered. It abstains from every input" in text
+    end = text.partition("predicted classes have no guarantee.")[2].partition("\N{RIGHTWARDS ARROW}")[0]
+    assert end.strip() == said
+
+
+@pytest.mark.parametrize(("answered", "first"), [(70, "Calibrate on"), (15, "Train for more")])
+def test_what_is_nearest_to_a_guarantee_comes_first(tmp_path: Path, answered: int, first: str) -> None:
+    """Twice as many calibration inputs, with twice the errors, are enough or are not."""
+    folder = abstaining(tmp_path / "run", [0.0, 0.0, 0.1, 0.2], answered=answered, errors=1)
+    assert (answers_needed(2, 0.1, 0.1) <= 2 * answered) == (first == "Calibrate on")
+    change(folder, seconds={"train": 9.0, "evaluate": 2.0})
+    found = steps(folder)
+    assert found[1].startswith(first)
+    (calibrate,) = [each for each in found if "alibrate on about 80 inputs instead of 40" in each]
+    assert calibrate.endswith("run-calibrated (about 11 s).")  # as long as this run
+    assert found[2].startswith("Or ")
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    few = steps(change(folder, silos=[silo | {"n_train": 30} for silo in silos]))
+    assert any(each.removeprefix("Or ")[1:] == "alibrate on more inputs (data.split.calibration)." for each in few)
+
+
+def test_more_rounds_that_are_known_to_help_come_before_more_calibration_inputs(tmp_path: Path) -> None:
+    folder = abstaining(tmp_path / "run", [0.0, 0.0, 0.1, 0.2], answered=70, errors=1)
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=silo, accuracy=value)
+        for silo in "ab" for at, value in ((1, 0.3), (2, 0.6))
+    ]  # fmt: skip
+    found = trust(replace(read_run(folder), rows=rows))
+    assert found is not None
+    assert [str(Markup(each).striptags())[:20] for each in found.advice[1:3]] == [
+        "Train for more round",
+        "Or calibrate on abou",
+    ]
+
+
+def test_the_lowest_coverage_of_sets_and_classes_without_calibration_inputs_are_said(tmp_path: Path) -> None:
+    folder = abstaining(tmp_path / "run", [0.0, 0.0, 0.1, 0.2])
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    for silo, covered in zip(silos, (0.95, 0.81), strict=True):
+        silo["test"] |= {"set_coverage": covered}
+    pooled = {"accuracy": 0.8, "coverage": 0.0, "set_coverage": 0.88, "set_size": 1.5}
+    change(folder, silos=silos, pooled=pooled, sets={"coverage": 0.9, "least": 9})
+    covers = "contain the class of 88.0 % of test inputs (81 of 100 at b, the lowest), where 90.0 % were asked for"
+    assert steps(folder)[0].endswith(f"{covers}.")
+    warning = {"kind": "absent_classes", "text": "x", "silos": ["a"]}
+    end = f"{covers}; do not rule out classes without calibration inputs (warning below) by the sets of a."
+    assert steps(change(folder, warnings=[warning]))[0].endswith(end)
+    change(folder, silos=[silo | {"n_test": 10} for silo in silos], warnings=[])
+    assert "the lowest" not in steps(folder)[0]  # of 10 inputs each, which show nothing of a single silo
+
+
+def beside_alone(folder: Path, confusion: list[list[int]]) -> Path:
+    """A run of nine silos that training alone, with this confusion at each silo, is ahead of beyond chance."""
+    confident_run(folder, [(40, 32 + i % 2, 0.8) for i in range(9)], off=0)
+    beside = confident_run(folder / "baselines" / "local", [(40, 38, 0.95)] * 9, off=0)
+    silos = json.loads((beside / "summary.json").read_text())["silos"]
+    silos = [silo | {"class_counts": [20, 60], "classification": {"confusion": confusion}} for silo in silos]
+    whole = [[9 * n for n in row] for row in confusion]
+    change(beside, method="local", silos=silos, classes=["ill", "well"], classification={"confusion": whole})
+    return folder
+
+
+@pytest.mark.parametrize(("confusion", "useful"), [([[9, 1], [1, 29]], True), ([[0, 2], [0, 38]], False)])
+def test_training_alone_is_advised_only_if_it_has_learned(
+    tmp_path: Path, confusion: list[list[int]], useful: bool
+) -> None:
+    folder = beside_alone(tmp_path / "run", confusion)
+    assert behind_alone(read_run(folder)) == useful
+    said = " ".join(steps(folder))
+    assert ("Use training alone instead (method local)" in said) == useful
+    assert "may be chance" not in said  # it is beyond chance
+    one = [[0, 90], [0, 270]]
+    change(folder, classes=["ill", "well"], classification={"confusion": one})
+    (said,) = steps(folder)
+    better = ", or use training alone (method local), which is better than the most frequent class."
+    assert said.startswith(
+        "Do not use it at any silo: it predicts class well whatever the input. Train for more rounds"
+    )
+    assert said.endswith(better if useful else "or with another training.lr.")
+
+
+def test_a_collapsed_model_without_a_comparison_has_training_alone_as_a_trial(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    change(folder, classes=["ill", "well"], classification={"confusion": [[0, 90], [0, 270]]})
+    assert steps(folder)[0].endswith("or with another training.lr, or try training alone (method local).")
+    assert steps(change(folder, method="local"))[0].endswith("or with another training.lr.")
+
+
+@pytest.mark.parametrize(("low", "stable"), [(0.55, False), (0.61, True)])
+def test_a_fall_of_more_than_20_points_is_no_stable_training(tmp_path: Path, low: float, stable: bool) -> None:
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo-{i}", accuracy=value)
+        for i in range(9) for at, value in enumerate((0.5, 0.8, low, 0.75), 1)
+    ]  # fmt: skip
+    run = replace(read_run(confident_run(tmp_path / "run", RIGHT, off=0)), rows=rows)
+    said = Markup(longer(run)).striptags()
+    if stable:
+        assert said.startswith("Train for more rounds with")
+        return
+    peaks = "80.0 % after round 2, 55.0 % after round 3 and 75.0 % after round 4"
+    assert said.startswith(f"Training is not stable: validation accuracy was {peaks}. Train for more rounds with")
+    assert said.endswith(", or with a lower training.lr.")
+
+
+def test_the_rule_is_where_right_and_wrong_predictions_differ_most(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", [(100, 80, 0.9)], off=0)
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    count, right = [10, 10, 30, 50], [2, 4, 25, 49]
+    silos[0]["reliability"] = {"count": count, "correct": right, "confidence": [1.0, 4.0, 19.0, 45.0]}
+    found = right_and_wrong(read_run(change(folder, silos=silos)))
+    assert found is not None
+    wrong = [n - k for n, k in zip(count, right, strict=True)]
+    gaps = [sum(wrong[:i]) / sum(wrong) - sum(right[:i]) / sum(right) for i in range(5)]
+    assert gaps.index(max(gaps)) == 2
+    told = "right 80, 92 % of them above 0.50; wrong 20, 30 % of them above 0.50. The lines differ most there (dotted"
+    assert told in found[0].caption
+    (x,) = re.findall(r'<line x1="([\d.]+)"[^>]*class="event"', found[0].drawing)
+    assert float(x) == 46 + 418 * 0.5
+    assert ">0.50</text>" in found[0].drawing
