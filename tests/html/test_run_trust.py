@@ -566,6 +566,7 @@ def test_training_that_still_gains_is_to_be_continued(
     assert found is not None
     assert first is not None
     assert first.sentence.striptags().startswith("Do not use it yet: uefl") == (last[0] == 0.6 and accuracy == 0.4)
+    assert ("→ Do not use it yet." in run_conclusion(run)) == (last[0] == 0.6 and accuracy == 0.4)
     steps = advice(found)
     assert steps.startswith(said)
     assert bool(steps) == bool(said)

@@ -13,6 +13,7 @@ from ..files.schema import AuditFile, ComparedMethod, ComparedRun, Comparison, F
 from ..html import audit
 from ..html.comparison import advice, budgets, wording
 from ..html.comparison import verdict as verdicts
+from ..html.run.advice import premature
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.run.guarantee import subgroup_table
@@ -58,6 +59,7 @@ def run_conclusion(run: RunFolder) -> list[str]:
     if found is None:
         return []
     lines = [f"{line.mark} {Markup(line.text).striptags()}" for line in found.lines]
+    lines += ["→ Do not use it yet."] * (premature(run) and not found.advice[0].startswith("Do not use"))
     return [escaped(_breaking(line)) for line in [*lines, *(f"→ {each.striptags()}" for each in found.advice)]]
 
 

@@ -81,14 +81,14 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
         for name, of in at_most.items()
     }
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
-    frame = Axes(46, 10, 418, 170, (edges[start], edges[stop]), (0, 1))
+    frame = Axes(46, 16, 418, 170, (edges[start], edges[stop]), (0, 1))
     lines = list[Markup]()
     for i, (name, of) in enumerate(at_most.items()):
         points = list(zip(edges[start : stop + 1], of, strict=True))
         lines.append(draw(frame, Line(points, i, f"{name}: {notes[name]}", "stream", marked=[points[at]])))
-    x, late = frame.x(limit), 2 * at > stop - start
+    x = frame.x(limit)
     lines.append(line((x, frame.top), (x, frame.bottom), "event"))
-    lines.append(text(x - 4 if late else x + 4, frame.bottom - 5, where.split()[1], "end" if late else "start", "note"))
+    lines.append(text(x, frame.top - 4, where.split()[1], "middle", "note"))
     x_ticks, y_ticks = written(inner_ticks(frame.x_range, 6), tick), written(ticks(0, 1, 4), percent_tick)
     drawn = plot(frame, f"{axis.capitalize()} of predictions: {told}", x_ticks, y_ticks, axis, *lines)
     caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The lines "
