@@ -298,6 +298,8 @@ def test_statements() -> None:
         "0 of the 20 most certain are wrong, and at least 25 more error-free ones are needed there; to answer 10 % "
         "takes about 770 calibration inputs"
     )
+    one = Guarantee(None, 0.05, 0.9, 68, 0, 288, 0.0503, needed=1)
+    assert one.statement.endswith("wrong, and at least 1 more error-free one is needed there")
     nearly = Guarantee(0.99, 0.005, 0.95, 9999, 3, 10_000, 0.004)
     assert nearly.statement.startswith("answers 99.9 % of inputs with at most 0.5 % errors among them, at 95 % ")
 
