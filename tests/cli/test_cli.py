@@ -229,8 +229,8 @@ def test_the_report_holds_what_a_run_decided(decided: tuple[Path, Result]) -> No
     for there in (
         "after temperature scaling",
         "Uncertainty of right, wrong and foreign",
-        "separates ood_local from",
-        "separates ood_global",
+        "separates inputs that only other silos know (ood_local) from",
+        "separates inputs that no silo knows (ood_global)",
     ):
         assert there in page
 

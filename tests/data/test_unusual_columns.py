@@ -107,6 +107,22 @@ def test_a_mark_of_missing_values_is_one_line_whose_advice_works(
     assert all(np.isnan(a) if np.isnan(b) else a == np.float32(b) for a, b in zip(values, expected, strict=True))
 
 
+def test_a_silo_that_has_only_marks_is_told_once(tmp_path: Path) -> None:
+    """It neither has one value, nor another unit, in a further line; a silo with another unit than others has one."""
+    for name in "abc":
+        table(tmp_path / f"{name}.csv", v=at_times(0, skewed) if name == "a" else skewed, x=usual)
+    (line,) = told(tmp_path)
+    assert "column 'v' has 0 in several rows, far from all other values: if that means missing, set" in line
+    table(tmp_path / "b.csv", v=lambda _: 0, x=usual)
+    table(tmp_path / "c.csv", v=lambda _: 0, x=usual)
+    (line,) = told(tmp_path)
+    assert "column 'v' has 0 in several rows (in all of b, c), far from all other values: if that means missing" in line
+    table(tmp_path / "c.csv", v=lambda row: 3 * skewed(row), x=usual)
+    marks, unit = told(tmp_path)
+    assert "in several rows (in all of b), far from" in marks
+    assert re.search(r"column 'v': medians are 1\d\d at a; 3\d\d at c; none at b: if units", unit)
+
+
 def as_parquet(folder: Path) -> None:
     csv, parquet = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
     for path in sorted(folder.glob("*.csv")):

@@ -53,11 +53,11 @@ def rows_of(page: str, header: str) -> list[list[str]]:
 def test_streams_stand_by_who_predicts_them_on_one_denominator(page: str) -> None:
     header, *rows = rows_of(page, "inputs of silos")
     assert header == ["inputs of silos", "predicted by", "right", "wrong", "abstained", "shares", "inputs"]
-    other, nobody = "only other silos' (ood_local)", "no silo's (ood_global)"
+    other, nobody = "only other silos'", "no silo's"
     assert [[each[0].replace("&#39;", "'"), *each[1:-1]] for each in rows] == [
-        ["own (ind)", "local", "90.0 %", "10.0 %", "0.0 %", ""],
-        ["own (ind)", "global", "50.0 %", "50.0 %", "0.0 %", ""],
-        ["own (ind)", "this run", "85.5 %", "4.5 %", "10.0 %", ""],
+        ["own", "local", "90.0 %", "10.0 %", "0.0 %", ""],
+        ["own", "global", "50.0 %", "50.0 %", "0.0 %", ""],
+        ["own", "this run", "85.5 %", "4.5 %", "10.0 %", ""],
         [other, "local", "0.0 %", "100.0 %", "0.0 %", ""],
         [other, "global", "50.0 %", "50.0 %", "0.0 %", ""],
         [other, "this run", "42.0 %", "28.0 %", "30.0 %", ""],
@@ -73,8 +73,8 @@ def test_scores_are_shown_per_stream_and_ties_flagged(page: str) -> None:
     assert total == ["total", "0.875", "0.875", "43.2 %", "43.2 %"]
     assert vacuity == ["vacuity", "\N{BLACK UP-POINTING TRIANGLE} 0.500", "", "100.0 %", ""]
     assert "only known to within 0.250" in page
-    assert "How well each score separates ood_local from" in page
-    assert "How well each score separates ood_global from" in page
+    for stream, known in (("ood_local", "only other silos know"), ("ood_global", "no silo knows")):
+        assert f"How well each score separates inputs that {known} ({stream}) from the silo's own" in Page(page).text
 
 
 def test_temperatures_are_told(page: str) -> None:
@@ -136,7 +136,7 @@ def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path
     assert text.split('<div class="promise')[1].startswith(" alarm")
     assert "not covered: of ood_local 28.0 % are answered wrongly; of ood_global 20.0 % are answered wrongly" in text
     page = Page(text).text
-    assert "of those that only other silos know (ood_local) 28.0 % were answered wrongly" in page
+    assert "of those that only other silos know 28.0 % were answered wrongly" in page
     assert guarantee_lines(read_run(run))[2] == (
         "OOD:       ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no "
         "guarantee covers these"
@@ -267,4 +267,4 @@ def test_a_run_with_one_stream_shows_it_without_explaining_streams(tmp_path: Pat
     run = decided_run(tmp_path / "run")
     tested = json.loads((run / "summary.json").read_text())["streams"]
     text = write_report(change(run, streams={"ind": tested["ind"]})).read_text()
-    assert {row[0] for row in rows_of(text, "inputs of silos")[1:]} == {"own (ind)"}
+    assert {row[0] for row in rows_of(text, "inputs of silos")[1:]} == {"own"}

@@ -40,7 +40,10 @@ def test_quadrants_stand_by_streams_with_counts_and_shares(page: str) -> None:
         ["unknown knowns", "40 20.0 %", "120 60.0 %", "36 18.0 %"],
         ["unknown unknowns", "18 9.0 %", "60 30.0 %", "159 79.5 %"],
     ]
-    assert "best is ind in known knowns, ood_local in unknown knowns, ood_global in unknown unknowns." in page
+    best = (
+        "best is ind (silos' own) in known knowns, ood_local (known to other silos only) in unknown knowns, ood_global "
+    )
+    assert f"{best}(known to no silo) in unknown unknowns." in Page(page).text
 
 
 def test_examples_stand_by_quadrant_and_stream(page: str) -> None:

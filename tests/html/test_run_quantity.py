@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from fake_run import describe, write_json
 from html_page import Page
-from scipy.stats import binomtest, ttest_1samp
+from scipy.stats import binomtest, chi2, chisquare, ttest_1samp
 
 from caveat.files import read_run
 from caveat.files.schema import RoundRow, SiloRecord
 from caveat.html.run.page import render
-from caveat.html.run.quantity_silos import _missed, _skew, judged
+from caveat.html.run.quantity import _distributions
+from caveat.html.run.quantity_silos import _missed, _skew, judged, uneven
 
 
 @pytest.mark.parametrize("silos", [1, 10])
@@ -89,6 +90,14 @@ def test_errors_over_rounds_are_drawn(tmp_path: Path) -> None:
 def test_two_silos_do_not_show_what_chance_explains(tmp_path: Path) -> None:
     text = Page(quantity_run(tmp_path / "run", [5, 6], [8, 9])).text
     assert "absolute error is 3.00 lower than with training alone." in text
+    assert "Better than without inputs : mean absolute error 5.50, without inputs 10.0, means over silos." in text
+    text = Page(quantity_run(tmp_path / "three", [5, 6, 7], [8, 9, 10])).text
+    ends = ttest_1samp([-5, -4, -3], 0).confidence_interval(0.95)
+    interval = f"(95 % interval {ends.low:.2f} to {ends.high:.2f})".replace("-", "\N{MINUS SIGN}")
+    better = "Better than without inputs : mean absolute error differs by \N{MINUS SIGN}4.00, mean over silos"
+    assert f"{better} {interval}." in text
+    alone = "Mean absolute error less that of training alone is \N{MINUS SIGN}3.00 (95 % interval over silos"
+    assert f"{alone} \N{MINUS SIGN}3.00 to \N{MINUS SIGN}3.00), more than chance over silos explains." in text
 
 
 def test_unbounded_intervals_have_a_line_to_the_edge_and_an_infinite_width(tmp_path: Path) -> None:
@@ -139,9 +148,18 @@ def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     assert "Predictions are too" not in page
     page = Page(quantity_run(tmp_path / "c", [5, 6, 7], [8, 9, 10], interval_width=19.0)).text
     assert "They are no narrower than without inputs, in the mean 19.0 instead of 18.0." in page
-    assert "Do not act on a single prediction: it is off by" in page
-    assert "19.0 wide, no narrower than without inputs (18.0)" in page
+    assert "Do not act on a single prediction: intervals are no narrower than without inputs (below)." in page
+    only = "Only for uses over many inputs, predict new inputs with caveat predict"
+    assert only in page
+    assert "FILE --silo SILO : the mean absolute error is lower than without inputs." in page
     assert "They are too wide" not in page
+    page = Page(quantity_run(tmp_path / "narrow", [5, 6, 7], [8, 9, 10], interval_width=9.0)).text
+    assert "Do not act on a single" not in page
+    assert "Only for uses" not in page
+    assert "Predict new inputs with caveat predict" in page
+    page = Page(quantity_run(tmp_path / "chance", [1, 9, 9.5], [8, 9, 10], interval_width=19.0)).text
+    assert "Not shown to be better over silos than without inputs" in page
+    assert "caveat predict" not in page  # neither single predictions nor means are shown to be of use
 
 
 @pytest.mark.parametrize(("coverage", "share"), [(1.0, 1.0), (0.96, 1.0), (0.92, 0.9)])
@@ -181,6 +199,17 @@ def test_a_validation_error_that_has_risen_calls_for_fewer_rounds(
     assert ("--set rounds=2 " in page) == bool(said)
     assert ("Train for fewer" in page) == bool(said)
     assert said in page
+    steps = page.partition("Silos on their own")[0]
+    assert ("Train for fewer rounds with" in steps) == bool(said)
+    chance = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo {i}", mae=mae)
+        for at, of in enumerate([(9, 9, 9), (6, 6, 6), (6.1, 7, 9)], 1) for i, mae in enumerate(of)
+    ]  # fmt: skip
+    page = Page(render(replace(read_run(tmp_path / "run"), rows=chance))).text
+    first, _, rest = page.partition("Silos on their own")
+    assert "ewer rounds" not in first  # chance explains it: a note below the table, and no step
+    assert "Fewer rounds may do as well: try them with" in rest
+    assert "no more than chance explains)" in rest
     quantity_run(tmp_path / "b", [5, 6, 7], [8, 9, 10], interval_width=9.0)
     content = json.loads((tmp_path / "b/summary.json").read_text())
     content["silos"][1]["pit"] = [1, 1, 1, 1, 2, 4, 8, 10, 10, 12]
@@ -213,7 +242,64 @@ def test_the_headline_has_the_interval_and_the_unit_of_its_error(tmp_path: Path)
     half = 1.96 * (errors.var(1, ddof=1) / 50).sum() ** 0.5 / 2
     page = Page(render(read_run(tmp_path / "run"))).text
     assert (
-        f"is off by 5.50 on average (95 % interval over inputs {5.5 - half:.3g} to {5.5 + half:.3g}); the median"
-        in page
+        f"is off by 5.50 on average (mean absolute error, mean over 2 silos with 100 test inputs; 95 % interval over "
+        f"inputs {5.5 - half:.3g} to {5.5 + half:.3g}); the median of all training targets by 10.0" in page
     )
-    assert "in the unit of the target" in page
+    assert "Of training values of the target, 80 % are 2.00 to 18.0 (median 10.0)." in page
+    about = json.loads((tmp_path / "run/run.json").read_text())
+    about["spec"]["data"]["target"] = "days"
+    for folder in (tmp_path / "run", tmp_path / "run/baselines/local"):
+        write_json(folder / "run.json", about | {"spec": about["spec"] | {"method": spec_method(folder)}})
+    assert (
+        "Of training values of days, 80 % are 2.00 to 18.0 (median 10.0)."
+        in Page(render(read_run(tmp_path / "run"))).text
+    )
+    content = json.loads((tmp_path / "run/summary.json").read_text())
+    for key, said in (("declared", "The declared range of days is 0.00 to 20.0."),
+                      ("standardized", "Errors are in the unit of days.")):  # fmt: skip
+        write_json(tmp_path / "run/summary.json", content | {"target": content["target"] | {key: True}})
+        page = Page(render(read_run(tmp_path / "run"))).text
+        assert said in page
+        assert "Of training values" not in page
+
+
+def spec_method(folder: Path) -> Any:
+    return json.loads((folder / "run.json").read_text())["spec"]["method"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_distributions_are_tested_by_all_bars_of_calibration(tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    wide = seed % 4 == 0
+    counts = [random.multinomial(n, [0.02, 0.18] * 5 if wide else [0.1] * 10) for n in (40, 60, 19)]
+    silos = [SiloRecord.model_validate({"name": f"s{i}", "pit": each.tolist()}) for i, each in enumerate(counts)]
+    tests = [chisquare(each) for each in counts[:2]]  # the last has fewer than two inputs per bar
+    p, most, inputs = uneven(silos) or (0.0, "", 0)
+    assert inputs == 100
+    assert p == pytest.approx(chi2.sf(sum(each.statistic for each in tests), 18))
+    assert most == f"s{int(np.argmin([each.pvalue for each in tests]))}"
+    quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
+    content = json.loads((tmp_path / "run/summary.json").read_text())
+    for silo, each in zip(content["silos"], counts, strict=True):
+        silo["pit"] = each.tolist()
+    write_json(tmp_path / "run/summary.json", content)
+    page = Page(render(read_run(tmp_path / "run"))).text
+    off = "Predicted distributions are not calibrated"
+    head = off if p < 0.05 else "No error of the predicted distributions is shown"
+    told = f"{head} (chi-squared test of the bars of calibration below, p (=|<) [0-9.]+; most uneven at silo 'silo "
+    assert re.search(re.escape(told).replace(re.escape("(=|<) [0-9.]+"), "(=|<) [0-9.]+") + f"{most[1]}'", page)
+    assert "Intervals are calibrated separately." in page
+    assert (off in page) == (p < 0.05)
+    assert uneven(silos[2:]) is None
+
+
+@pytest.mark.parametrize(("bars", "kind"), [([40] * 10, "good"), ([39] * 10, "unknown"), ([28, 52] * 5, "open"),
+                                            ([32, 47] * 5, "unknown"), ([35, 45] * 5, "good")])  # fmt: skip
+def test_calibrated_distributions_are_found_only_with_enough_inputs(bars: list[int], kind: str) -> None:
+    """From 393 inputs on, the test detects deviations of a fifth; counts of 32 and 47 have p = 0.11."""
+    p = float(chisquare(bars).pvalue)
+    assert (p < 0.05) == (kind == "open")
+    found = _distributions(*(uneven([SiloRecord.model_validate({"name": "a", "pit": bars})]) or (0.0, "", 0.0)))
+    assert found.kind == kind
+    head = {"good": "was found", "unknown": "is shown", "open": "are not calibrated"}[kind]
+    assert head in found.text

@@ -25,7 +25,7 @@ from caveat.html.run.familiarity import familiarity, promised, too_many, too_man
 from caveat.html.run.guarantee import exceeding
 from caveat.html.run.overview import overview
 from caveat.html.run.page import render
-from caveat.html.run.silo_rows import worse_alone
+from caveat.html.run.silo_rows import differences_to_alone, worse_alone
 from caveat.html.run.trust import Trust, right_and_wrong, trust
 from caveat.terminal.results import run_conclusion
 from caveat.uncertainty.statistical_tests import score_interval, wilson
@@ -125,10 +125,12 @@ def test_wrong_answers_to_inputs_that_silos_do_not_know_are_said_first_and_drawn
     assert lines(told(folder))[0] == (
         "open",
         "Not reliable on inputs that silos do not know: of those that only other silos know "
-        "(ood_local) 28.0 % were answered wrongly; of those that no silo knows (ood_global) "
+        "28.0 % were answered wrongly; of those that no silo knows "
         "20.0 % were answered wrongly. Of silos' own inputs 4.5 % were answered wrongly.",
     )
     page = render(read_run(folder))
+    first = Page(page).text.partition("Details")[0]
+    assert not re.search(r"\b(ind|ood_local|ood_global)\b", first.partition("errors among answers")[2])
     bars = page.split('id="outcomes"')[1].split("</table>")[0].split("<tbody>")[1]
     widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="outcome (\w+)"', bars)]
     own = [("right", 110 * 0.855 - 1.4), ("wrong", 110 * 0.045 - 1.4), ("abstain", 110 * 0.1 - 1.4)]
@@ -143,7 +145,7 @@ def test_more_than_half_of_a_stream_answered_wrongly_is_bad(tmp_path: Path) -> N
     content["streams"]["ood_global"]["models"]["switch"]["pooled"] = {"accuracy": 0, "coverage": 1.0,
                                                                      "answered_accuracy": 0.0}  # fmt: skip
     write_json(folder / "summary.json", content)
-    assert [kind for kind, text in lines(told(folder)) if "(ood_global) 100.0 %" in text] == ["bad"]
+    assert [kind for kind, text in lines(told(folder)) if "no silo knows 100.0 %" in text] == ["bad"]
 
 
 def silo(share: float, n_test: int = 100, n_calibration: int = 99) -> SiloRecord:
@@ -293,7 +295,7 @@ def test_silos_where_the_class_is_ahead_by_chance_and_beyond_are_told_apart(tmp_
     assert text.startswith(
         "Do not use it at silo-0, where the most frequent class is right more often, beyond chance. Do not use it "
         "at silo-1, silo-2, silo-3 before a test on more inputs there: it is right no more often than the most "
-        "frequent class (9 against 10 of 20; 9 against 10 of 20; 9 against 10 of 20)."
+        "frequent class."
     )
 
 
@@ -345,11 +347,11 @@ def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> Non
     write_json(folder / "summary.json", content)
     found = right_and_wrong(read_run(folder))
     assert found is not None
-    assert [name for _, name in found[1]] == ["right", "wrong", "foreign (ood_local)", "foreign (ood_global)"]
+    assert [name for _, name in found[1]] == ["right", "wrong", "known to other silos only", "known to no silo"]
     assert "right 90, 89 % of them below 0.5 nats" in found[0].caption
     assert found[0].drawing.count('class="event"') == 1
-    assert "foreign (ood_local) 100, 40 % of them" in found[0].caption
-    assert "foreign (ood_global) 100, 10 % of them" in found[0].caption
+    assert "known to other silos only 100, 40 % of them" in found[0].caption
+    assert "known to no silo 100, 10 % of them" in found[0].caption
 
 
 def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folded(tmp_path: Path) -> None:
@@ -486,11 +488,20 @@ def test_one_model_that_is_better_beyond_chance_than_the_choice_of_models_is_nam
         models[name] |= {"pooled": {"accuracy": share}, "silos": 2}
     found = told(change(folder, models=models))
     first = " ".join(text for _, text in lines(found))
-    best = f"{said} better on own inputs: right for 99.0 %, the run's choice of models for 92.0 % (95.0 % of its "
+    best = f"{said} better on own inputs: right for 99.0 %, the run's choice of models for 92.0 %."
     assert (best in first) == bool(said)
     assert ("better on own inputs" in first) == bool(said)
-    always = 'set uncertainty.policy = "always": local models are right for 99.0 % of own inputs. Never use it'
-    assert (always in advice(found)) == ("local" in said)
+    always = (
+        "Where only classes that a silo has trained on can arrive (its local model names no others), use the local "
+    )
+    always += f"models, which are better there (below), with caveat run {folder}/config.toml --set "
+    always += f"uncertainty.policy=always --out {folder}-always"
+    steps = [Markup(each).striptags() for each in found.advice]
+    assert [step.startswith(always) for step in steps].count(True) == ("local" in said)
+    assert steps[0].startswith("Where inputs that only other silos know or that no silo knows can arrive")
+    about = json.loads((folder / "run.json").read_text())
+    write_json(folder / "run.json", about | {"spec": about["spec"] | {"data": None}})  # a run from Python
+    assert ('(below): set uncertainty.policy = "always".' in advice(told(folder))) == ("local" in said)
 
 
 @pytest.mark.parametrize(("silos", "above"), [(1, ["silo-0"]), (100, [])])
@@ -528,6 +539,10 @@ def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> Non
         "Have a person decide every input, with the help of its prediction sets: these have 1.65 classes on average, "
         "and contain the class of 93.0 % of test inputs, where 90.0 % were asked for."
     )
+    absent = {"kind": "absent_classes", "text": "Classes without calibration inputs.", "silos": ["b"]}
+    (step,) = [Markup(each).striptags() for each in told(change(folder, warnings=[absent])).advice[:1]]
+    assert "; do not rule out classes without calibration inputs (warning below) by the sets of b" in step
+    assert "rule out" not in steps[0]
     shares = dict(each.split("=") for each in re.findall(r"data\.split\.(\w+=[\d.]+)", steps[1]))
     assert Split(**{name: float(share) for name, share in shares.items()}) == Split(0.5, 0.1, 0.4)
     assert steps[1].startswith("Calibrate on about 80 inputs instead of 40, with 100 instead of 140 for training, with")
@@ -630,21 +645,109 @@ def test_confidence_is_flagged_at_silos_beyond_chance_over_all_of_them(tmp_path:
 
 
 def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Path) -> None:
-    steps = [Markup(each).striptags() for each in told(decided_run(tmp_path / "run")).advice]
-    assert steps[0].startswith(
-        "Do not use it without a person where inputs that only other silos know (ood_local) or that no silo knows "
-        "(ood_global) can arrive: of 200 ood_local inputs, 28.0 % (56) were answered wrongly, 40.0 % of its answers; "
-    )
-    assert "(40) were answered wrongly, 100.0 % of its answers" in steps[0]
-    assert "Have a person decide inputs with an alarm" in steps[0]
+    folder = decided_run(tmp_path / "run")
+    streams = json.loads((folder / "summary.json").read_text())["streams"]
+
+    def steps(**alarms: float) -> list[str]:
+        for name, of in alarms.items():
+            streams[name]["models"]["switch"]["pooled"]["unfamiliar"] = of
+        return [Markup(each).striptags() for each in told(change(folder, streams=streams)).advice]
+
+    where = "Where inputs that only other silos know or that no silo knows can arrive, have a person decide "
+    told_wrong = "of its answers to those that only other silos know, 40.0 % (56 of 140) are wrong; of its answers to "
+    told_wrong += "those that no silo knows, 100.0 % (40 of 40) are wrong."
+    assert steps()[0] == f"{where}every input: {told_wrong}"
+    # all alarms are abstentions
+    none = " No answered input raised an alarm, which marks inputs unlike the silo's own."
+    assert steps(ood_local=0.3, ood_global=0.8)[0] == f"{where}every input: {told_wrong}{none}"
+    alarm = "those with an alarm (unlike the silo's own inputs) or without an answer"
+    assert steps(ood_local=0.92, ood_global=0.95)[0] == f"{where}{alarm}: {told_wrong}"  # at most 10 % are wrong
+    every = "every input, not only those with an alarm (unlike the silo's own inputs)"
+    assert steps(ood_local=0.88, ood_global=0.95)[0] == f"{where}{every}: {told_wrong}"
+    only = "Where only inputs like a silo's own can arrive, predict new inputs with caveat predict"
+    assert steps()[-1].startswith(only)
+    assert steps()[-1].endswith(", and have a person decide those that it abstains from (here 10.0 %).")
+    streams["ood_global"]["models"]["switch"]["pooled"] |= {"coverage": 0.0}
+    assert steps()[0].startswith("Where inputs that only other silos know can arrive, have a person decide every input")
+    assert ": of its answers to these, 40.0 % (56 of 140) are wrong." in steps()[0]
+    del streams["ood_local"], streams["ood_global"]
+    assert steps()[-1].startswith("Predict new inputs with caveat predict")
 
 
 def test_missed_inputs_of_the_positive_class_are_in_the_headline(tmp_path: Path) -> None:
     folder = confident_run(tmp_path / "run", RIGHT, off=0)
     confusion = {"positive": "ill", "confusion": [[67, 10], [27, 82]]}
     change(folder, classes=["well", "ill"], classification=confusion)
-    said = "At the most probable class it misses 27 of 109 inputs of class 'ill', and predicts this class for 10 of 77"
+    said = "It misses 27 of 109 inputs of class 'ill', and predicts this class for 10 of 77 others."
     assert said in Page(render(read_run(folder))).text
+    change(folder, classification={"confusion": confusion["confusion"]})
+    assert "It misses" not in Page(render(read_run(folder))).text  # no class is the positive one
+
+
+def of_classes(folder: Path, confusions: list[list[list[int]]], unfamiliar: float | None = 0.05) -> list[str]:
+    """The steps of a run of silos with these test inputs of two classes, of which the second is the positive one."""
+    sizes = [sum(map(sum, each)) for each in confusions]
+    right = [each[0][0] + each[1][1] for each in confusions]
+    confident_run(folder, [(n, k, k / n) for n, k in zip(sizes, right, strict=True)], off=0)
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    for silo, confusion in zip(silos, confusions, strict=True):
+        silo |= {"class_counts": [6, 5], "classification": {"confusion": confusion}}
+        silo["test"]["unfamiliar"] = unfamiliar
+    pooled = [[sum(each[i][j] for each in confusions) for j in (0, 1)] for i in (0, 1)]
+    change(folder, silos=silos, classes=["0", "1"], classification={"positive": "1", "confusion": pooled})
+    return [Markup(each).striptags() for each in told(folder).advice]
+
+
+def test_where_the_positive_class_is_missed_a_person_decides_beside_it(tmp_path: Path) -> None:
+    """Of 7 missed inputs at most 4 are among the 4 inputs with an alarm, so 3 or more raise none."""
+    last = of_classes(tmp_path / "a", [[[41, 4], [7, 28]], [[38, 3], [3, 36]], [[10, 0], [11, 19]]])[-1]
+    assert last.startswith("Only beside a person's own decision, predict new inputs with caveat predict")
+    missed = (
+        "it misses 7 of 35, 3 of 39 and 11 of 30 inputs of class '1', at least 12 of these without an alarm, which "
+    )
+    assert last.endswith(f"FILE --silo SILO: {missed}marks inputs unlike the silo's own.")
+    behind = [[[30, 10], [9, 1]], [[41, 4], [7, 28]], [[38, 3], [3, 36]]]
+    steps = of_classes(tmp_path / "b", behind)
+    assert steps[0].startswith("Do not use it at silo-0")
+    assert "predict new inputs of silo-1 and silo-2 with" in steps[-1]
+    assert "it misses 7 of 35 and 3 of 39 inputs of class '1', at least 3 of these without an alarm" in steps[-1]
+    assert "10 of 50" not in (told_b := Page(render(read_run(tmp_path / "b"))).text.partition("Silos")[0])
+    assert "lowest is" not in told_b  # it is named below the headline
+    # as many alarms as misses: all of these may have raised one
+    last = of_classes(tmp_path / "c", [[[41, 4], [4, 31]]])[-1]
+    assert "it misses 4 of 35 inputs of class '1'." in last
+    few = of_classes(tmp_path / "d", [[[41, 4], [1, 34]]])
+    assert not any("beside a person" in step or "misses" in step for step in few)
+    assert few[-1].startswith("Predict new inputs with caveat predict")
+    assert "without an alarm" not in of_classes(tmp_path / "e", [[[41, 4], [9, 26]]], None)[-1]
+    many = of_classes(tmp_path / "f", [[[40, 5], [7, 28]]] * 6)[-1]
+    assert "it misses 42 of 210 inputs of class '1'" in many
+
+
+def alone_beside(folder: Path, alone: list[int], of: int = 50) -> str:
+    """The note on training alone, of a run right for half of `of` inputs at each silo, and training alone for these."""
+    right = [of // 2] * len(alone)
+    confident_run(folder, [(of, k, k / of) for k in right], off=0)
+    beside = confident_run(folder / "baselines" / "local", [(of, k, k / of) for k in alone], off=0)
+    change(beside, method="local")
+    first = overview(read_run(folder))
+    assert first is not None
+    return Markup(first.notes[0].text).striptags()
+
+
+def test_a_silo_that_training_alone_may_serve_better_is_told_beside_the_mean(tmp_path: Path) -> None:
+    """Of 50, 25 against 36 is beyond chance at one silo, and not at one of four."""
+    said = alone_beside(tmp_path / "a", [36, 24, 20, 23])
+    ends = differences_to_alone(read_run(tmp_path / "a"))["silo-0"]
+    assert ends.high is not None
+    assert ends.low is not None
+    assert ends.high < 0
+    assert "neither is shown to be better. At silo-0 it is 22.0 points behind by its own inputs (" in said
+    assert f"({-100 * ends.high:.1f} to {-100 * ends.low:.1f}; not corrected for 4 silos)." in said
+    assert " At silo" not in alone_beside(tmp_path / "b", [30, 24, 20, 23])  # chance at each silo
+    assert " At silo" not in alone_beside(tmp_path / "c", [36, *[23] * 11])  # one of 12 is
+    assert " At silo" not in alone_beside(tmp_path / "d", [36, 36, 37, 38])  # the mean shows it
+    assert " At silo" not in alone_beside(tmp_path / "e", [16, 4, 2, 3], of=18)  # single silos cannot be judged
 
 
 def test_commands_have_the_time_that_they_take_and_not_the_time_of_the_run(tmp_path: Path) -> None:
@@ -658,6 +761,62 @@ def test_unusual_data_come_first(tmp_path: Path) -> None:
     warning = {"kind": "data", "text": "Column 'chol' has 0 in several rows.", "silos": []}
     folder = change(confident_run(tmp_path / "run", RIGHT, off=0), warnings=[warning])
     assert Markup(told(folder).advice[0]).striptags() == "Check the unusual data (below) first."
+    line, other = "data.rename_columns.chol = { missing = [0] }", "data.rename_columns.id = false"
+
+    def first(*settings: str) -> str:
+        change(folder, warnings=[warning | {"settings": [each]} for each in settings], seconds={"train": 4.0})
+        return str(Markup(told(folder).advice[0]).striptags())
+
+    assert first(line) == (
+        "Check the unusual data (below) first; if the setting proposed there is right, repeat the run with caveat run "
+        f"{folder}/config.toml --set '{line}' --out {folder}-corrected (about 4.0 s)."
+    )
+    assert f"if the settings proposed there are right, repeat the run with caveat run {folder}/config.toml --set " in (
+        both := first(line, other)
+    )
+    assert both.count("--set 'data.rename_columns.") == 2
+    assert first(line, "data.rename_columns.chol = false") == "Check the unusual data (below) first."  # one key twice
+    about = json.loads((folder / "run.json").read_text())
+    for key in ("rename_columns", "files", "dictionary"):
+        spec = about["spec"] | {"data": {"source": "csv:a.csv", key: [{"own": "age", "missing": [0]}]}}
+        write_json(folder / "run.json", about | {"spec": spec})
+        assert first(line) == "Check the unusual data (below) first."  # the command would replace what is set
+    write_json(folder / "run.json", about | {"spec": about["spec"] | {"data": None}})  # a run from Python
+    assert first(line) == "Check the unusual data (below) first."
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [(3, "unknown"), (2, "good")])
+def test_a_check_of_confidence_that_is_significant_alone_takes_the_tick_away(
+    tmp_path: Path, wrong: int, kind: str
+) -> None:
+    """Of 400 predictions that are 99.8 % sure, 3 wrong ones have p = 0.047, and 2 have 0.19; five checks are made."""
+    folder = confident_run(tmp_path / "run", [(400, 400 - wrong, 0.998)], off=0)
+    p = SureErrors(wrong, 400, 0.998, wrong).p
+    assert (p < 0.05) == (kind == "unknown")
+    found = confidence(read_run(folder))
+    assert found is not None
+    assert found.p == pytest.approx(5 * p)
+    ((shown, text),) = [each for each in lines(told(folder)) if "error of its confidence" in each[1].lower()]
+    assert shown == kind
+    assert (f"(p = {p:.3f}; corrected for 5 checks, p = {5 * p:.2f})." in text) == (kind == "unknown")
+
+
+@pytest.mark.parametrize(("low", "unstable"), [(0.3, False), (0.25, True)])
+def test_training_that_has_fallen_back_is_called_unstable(tmp_path: Path, low: float, unstable: bool) -> None:
+    """From 0.5, a fall of the mean by more than 20 points is instability, also where it has risen since."""
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo-{i}", accuracy=value + i / 1000)
+        for i in range(9) for at, value in ((1, 0.496), (2, low - 0.004), (3, 0.796))
+    ]  # fmt: skip
+    found = trust(replace(read_run(folder), rows=rows))
+    assert found is not None
+    steps = " ".join(Markup(each).striptags() for each in found.advice)
+    told_so = "Training is not stable: validation accuracy was 50.0 % after round 1, 25.0 % after round 2 and 80.0 % "
+    told_so += f"after round 3. Train for more rounds with caveat run {folder}/config.toml --set rounds="
+    assert (told_so in steps) == unstable
+    assert ("or with a lower training.lr." in steps) == unstable
+    assert ("validation accuracy still rose by 50.0 points" in steps) == (not unstable)
 
 
 def test_predictions_that_are_all_below_the_highest_bin_are_judged_once(tmp_path: Path) -> None:

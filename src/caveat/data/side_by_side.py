@@ -11,7 +11,7 @@ from .pools import Array, Pool, shown
 from .tables.advice import TELLING, assignment
 from .tables.formats import same_value
 from .tables.reading_settings import TableColumn
-from .tables.unusual import named_like_id, sampled
+from .tables.unusual import marks_of, named_like_id, sampled, without
 
 FEWEST = 10
 """Minimum number of values of a silo for a comparison."""
@@ -203,7 +203,9 @@ def remarks(pools: Sequence[Pool]) -> Iterator[str]:
     for i, column in enumerate(pools[0].table):
         if named_like_id(column.name) or len(column.categories or ()) > TELLING:
             continue
-        found = at_silos(column, {pool.domain: pool.x[rows, i] for pool, rows in zip(pools, some, strict=True)})
+        values = {pool.domain: pool.x[rows, i] for pool, rows in zip(pools, some, strict=True)}
+        marks = marks_of(np.concatenate([*values.values()])) if column.categories is None else []
+        found = at_silos(column, without(values, marks))  # of marks is another warning
         if odd := unlike(found):
             yield remark(column.name, found, odd)
     labels = at_silos(TableColumn("", pools[0].classes), {pool.domain: pool.y for pool in pools})

@@ -24,7 +24,7 @@ from .tables.encoding import encoded_rows
 from .tables.files import Sheet, missing, read_sheets
 from .tables.harmonize import Refusals, check_same_columns, surveyed_sheets
 from .tables.reading_settings import NUMERIC, Reading, TableColumn
-from .tables.unusual import missing_marks, named_like_id
+from .tables.unusual import marks_of, missing_marks, named_like_id, without
 from .user_tables import table_settings
 
 
@@ -124,10 +124,11 @@ def _add_silos(columns: list[dict[str, Any]], sheets: Sequence[Sheet], reading: 
     for name, column in given.items():
         held = TableColumn(name, tuple(column["categories"]) if "categories" in column else None)
         values = encoded_rows(sheets, [held])[:, 0]
-        found = at_silos(held, {silo: values[silos == silo] for silo in names})
-        column["silos"] = [each.plain for each in found]
-        if held.categories is None and (told := missing_marks(name, values)):
-            warnings.warn(told, DataWarning, stacklevel=4)
+        of_silos = {silo: values[silos == silo] for silo in names}
+        column["silos"] = [each.plain for each in at_silos(held, of_silos)]
+        if marks := marks_of(values) if held.categories is None else []:
+            warnings.warn(missing_marks(name, marks, of_silos), DataWarning, stacklevel=4)
+        found = at_silos(held, without(of_silos, marks))
         if odd := unlike(found):
             column |= {"unlike": odd, "remark": remark(name, found, odd, name == reading.target)}
             warnings.warn(column["remark"], DataWarning, stacklevel=4)

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..core import Caution, Payload, SiloId, Tensors, keep, nothing
 from ..core.silo import SiloInfo
 from ..core.text import joined, listed, named, plain
+from ..data.tables.advice import advised
 from ..engines.norm_bounding import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files import About
@@ -219,7 +220,12 @@ CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (
 def result_warnings(result: RunResult) -> list[WarningRecord]:
     """Return the warnings of all checks."""
     found = (caution for check in CHECKS for caution in check(result))
-    return [WarningRecord(**each._asdict() | {"silos": list(each.silos)}) for each in found]
+    return [
+        WarningRecord(
+            **each._asdict() | {"silos": list(each.silos)}, settings=advised(each.text) if each.kind == "data" else []
+        )
+        for each in found
+    ]
 
 
 def numbered(sizes: Mapping[str, int]) -> str:

@@ -1,7 +1,7 @@
 """Warnings about table columns that are probably not features, and about rows that nearly repeat others."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -80,9 +80,11 @@ def unusual_columns(pools: Sequence[Pool]) -> Iterator[str]:
                 f"{leave_out}"
             )
             continue
-        if column.categories is None and (told := missing_marks(column.name, np.concatenate(values))):
-            yield told
-        constant = [pool.domain for pool, each in zip(pools, values, strict=True) if _constant(each)]
+        held = {pool.domain: each for pool, each in zip(pools, values, strict=True)}
+        marks = marks_of(np.concatenate(values)) if column.categories is None else []
+        if marks:
+            yield missing_marks(column.name, marks, held)
+        constant = [silo for silo, each in held.items() if _constant(each) and silo not in _full_of(marks, held)]
         if constant and len(constant) < len(pools):
             at_some[column.name] = constant
     if at_some:
@@ -119,19 +121,34 @@ def _one_to_one(x: Array, y: LabelArray) -> bool:
     return len(np.unique(own)) == len(own) and bool((own[np.searchsorted(classes, y)] == x).all())
 
 
-def missing_marks(name: str, values: Array) -> str:
-    """Return a warning about numbers of a column that look like marks of missing values; "" if there are none."""
-    marks = _marks(values)
-    if not marks:
-        return ""
+def missing_marks(name: str, marks: Sequence[float | int], values: Mapping[str, Array]) -> str:
+    """Return a warning about numbers of a column that look like marks of missing values, from its values by silo."""
     key = assignment(f"rename_columns\n{name}", {"missing": marks})
+    full = _full_of(marks, values)
+    where = f" (in all of {_listed(full)})" if full else ""
     return (
-        f"column {shown(name)} has {', '.join(f'{mark:g}' for mark in marks)} in several rows, far from all other "
-        f"values: if that means missing, set {key}{', or data.missing for all columns' * (0 not in marks)}"
+        f"column {shown(name)} has {', '.join(f'{mark:g}' for mark in marks)} in several rows{where}, far from all "
+        f"other values: if that means missing, set {key}{', or data.missing for all columns' * (0 not in marks)}"
     )
 
 
-def _marks(values: Array) -> list[float | int]:
+def without(values: Mapping[str, Array], marks: Sequence[float | int]) -> dict[str, Array]:
+    """Return the values of a column by silo, NaN instead of marks."""
+    none = np.float32(np.nan)
+    return {silo: np.where(_among(each, marks), none, each) if marks else each for silo, each in values.items()}
+
+
+def _full_of(marks: Sequence[float | int], values: Mapping[str, Array]) -> list[str]:
+    """Return the silos whose values are all marks."""
+    return [silo for silo, each in values.items() if marks and len(each) and _among(each, marks).all()]
+
+
+def _among(values: Array, marks: Sequence[float | int]) -> Array:
+    found: Array = np.isin(values, np.array(marks, np.float32))
+    return found
+
+
+def marks_of(values: Array) -> list[float | int]:
     """Return the lowest and the highest numbers of a column that look like marks of missing values, ascending."""
     found = list[float | int]()
     for end in (np.fmin, np.fmax):

@@ -74,13 +74,14 @@ class SourceRecord(Record):
 class WarningRecord(Record):
     """A warning about the result, such as a collapsed model."""
 
-    OMITTED: ClassVar = frozenset({"silos", "against_baseline"})
+    OMITTED: ClassVar = frozenset({"silos", "against_baseline", "settings"})
 
     kind: str
     text: str  # the finding, and its split
     advice: str = ""  # what to try
     silos: list[str] = []  # the affected silos; empty for the whole run
     against_baseline: dict[str, int] = {}  # of inputs, those that only_baseline and only_model predict correctly
+    settings: list[str] = []  # of a warning about the data: the proposed settings, each a line of TOML
 
     @property
     def sentences(self) -> str:

@@ -27,11 +27,11 @@ from .classification import (
 )  # fmt: skip
 from .confidence import LEVEL, Confidence, silos_off
 from .decisions import local_only, not_foreign
-from .familiarity import alarms_only
+from .familiarity import AN_ALARM, alarms_only
 from .guarantee import exceeding, kept
 from .incidents import varied
 from .repeats import by, longer, seconds, twice
-from .silo_rows import alone_at, behind_alone, no_use, worse_alone
+from .silo_rows import alone_at, behind_alone, missed_at, no_use, worse_alone
 from .unanswered import unanswered
 
 _ENOUGH = 100
@@ -39,8 +39,7 @@ _ENOUGH = 100
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 _MOST_STEPS = 4
-_AN_ALARM = "an alarm (unlike the silo's own inputs)"
-_OR_ALARM = f", or that raise {_AN_ALARM}"
+_OR_ALARM = f", or that raise {AN_ALARM}"
 
 
 def not_learned(run: RunFolder, only: OneClass | None) -> Markup:
@@ -74,6 +73,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     if wrong and more:
         return [more]
     gained, steps, lost = without_gain(run), list[Markup | None](), worse_alone(run)
+    unknown: Markup | None = None
     gained = gained[0], [name for name in gained[1] if name not in lost]
     if too_few(run) and len(run.silos) > 1:
         gained = gained[0], []  # what single silos show is chance
@@ -82,18 +82,32 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     else:
         test = kept(run.summary) if run.summary else None
         few = bool(test and 0 < test.answered < test.inputs)
-        own_local = local_only(run)
-        unknown = not_foreign(run, outside, few and not alarms_only(run), own_local)
-        steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown or own_local]
+        unknown = not_foreign(run, outside, few and not alarms_only(run))
+        always = by(varied(run, "always", "--set", "uncertainty.policy=always"), sum(seconds(run)))
+        steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local_only(run, always)]
         steps += [_above_at(run), _calibrating(run, found)]
         checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
         steps += [None if few and unknown else _leaving(run, alarms) or checked, more or (None if lost else alone)]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in (*gained, lost))]:
         told = not alarms or doubt or wrong or any(" alarm" in step for step in found_steps)
-        check = "" if told else f", and have a person decide those with {_AN_ALARM}"
-        found_steps.append(predicting(run, where, check))
+        check = "" if told else f", and have a person decide those with {AN_ALARM}"
+        if unknown in found_steps:
+            found_steps.append(_known_only(run, where))
+        elif missed := missed_at(run, where):
+            found_steps.append(predicting(run, where, f": {missed}", "Only beside a person's own decision, "))
+        else:
+            found_steps.append(predicting(run, where, check))
     return found_steps
+
+
+def _known_only(run: RunFolder, where: Sequence[str]) -> Markup:
+    """Return how to predict new inputs where no foreign ones can arrive."""
+    test, left = kept(run.summary) if run.summary else None, ""
+    if test and 0 < test.answered < test.inputs:
+        share = percent(1 - test.answered / test.inputs)
+        left = f", and have a person decide those that it abstains from (here {share})"
+    return predicting(run, where, left, "Where only inputs like a silo's own can arrive, ")
 
 
 def premature(run: RunFolder) -> bool:
@@ -152,13 +166,13 @@ _SIMPLE = {
 }
 
 
-def predicting(run: RunFolder, silos: Sequence[str], check: str = "") -> Markup:
-    """Return how to predict new inputs of some of the silos."""
+def predicting(run: RunFolder, silos: Sequence[str], check: str = "", only: str = "") -> Markup:
+    """Return how to predict new inputs of some of the silos, what a person checks, and where or how `only`."""
     silo = silos[0] if len(silos) == 1 else "SILO"
     command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
     names = joined(silos) if len(silos) <= _MOST_NAMED else listed(silos, _MOST_NAMED)
     of = f" of {names}" if 1 < len(silos) < len(run.silos) else ""
-    return Markup("Predict new inputs{} with {}{}.").format(of, code(command), check)
+    return Markup("{}redict new inputs{} with {}{}.").format(f"{only}p" if only else "P", of, code(command), check)
 
 
 _MOST_NAMED = 4
@@ -178,8 +192,10 @@ def against(run: RunFolder, silo: str) -> str:
     if wrong := _mostly_wrong(run):
         return refusal(run, silo) or f"Do not use this model: {wrong}"
     alone = [] if too_few(run) and len(run.silos) > 1 else without_gain(run)[1]
-    steps = _where_not(run, [], [silo] * (silo in alone))
-    return refusal(run, silo) or " ".join(str(step.striptags()) for step in steps)
+    (said,) = (str(step.striptags()) for step in _where_not(run, [], [silo])) if silo in alone else ("",)
+    known = {each.name: of.majority for each, of in zip(run.silos, judged(run), strict=True)}.get(silo)
+    counts = f" ({known.right + known.gained - known.lost} against {known.right} of {known.inputs})" if known else ""
+    return refusal(run, silo) or (f"{said.removesuffix('.')}{counts}." if said else "")
 
 
 def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Markup]:
@@ -190,15 +206,7 @@ def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Mar
         which = "CSV of all" if len(run.silos) > MOST_ROWS else "table of"
         where = f"{len(unknown):,} of {len(run.silos):,} silos (listed in the {which} silos)"
     text = "Do not use it at {} before a test on more inputs there: it is right no more often than the most frequent "
-    return [*steps, Markup(f"{text}class{{}}.").format(where, _counts(run, unknown))] if unknown else steps
-
-
-def _counts(run: RunFolder, names: Sequence[str]) -> str:
-    """Return how often the model and the most frequent class are right at a few silos."""
-    known = {silo.name: each.majority for silo, each in zip(run.silos, judged(run), strict=True)}
-    found = [most for name in names if (most := known[name])]
-    texts = [f"{each.right + each.gained - each.lost} against {each.right} of {each.inputs}" for each in found]
-    return f" ({'; '.join(texts)})" if len(texts) <= _MOST_NAMED else ""
+    return [*steps, Markup(f"{text}class.").format(where)] if unknown else steps
 
 
 def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
@@ -316,7 +324,7 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         said = Markup("Have a person decide inputs with <code>total_uncertainty</code> (entropy, in nats) {}{}: {} ")
         said += Markup("selects {:,} of {:,} test inputs, with {:,} of {}. Of the others, {}; limit and errors are of ")
         said += Markup("the same test inputs.{}")
-        alarm, alone = (f" or with {_AN_ALARM}", "uncertainty alone") if alarms else ("", "this")
+        alarm, alone = (f" or with {AN_ALARM}", "uncertainty alone") if alarms else ("", "this")
         union = _with_alarms(run, referred) if alarms else ""
         return said.format(which, alarm, alone, referred, inputs, found_errors, plural(wrong, "error"), of, union)
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))

@@ -15,8 +15,6 @@ from ...uncertainty.statistical_tests import binomial_tail, normal_tail, poisson
 LEVEL = 0.05
 """Significance level of all checks of confidence together; also the probability that a calibrated silo's ECE is above
 its chance band."""
-UNCLEAR = 0.2
-"""Corrected p-value of a check below which confidence may be off."""
 MATERIAL = 0.05
 """Pooled ECE less that of chance, or difference of confidence and accuracy, below which a significant one is small."""
 _RESOLVED = 0.05
@@ -128,12 +126,17 @@ class Confidence:
         """ "bad" for large overconfidence, "open" for other errors, "unknown" if inputs decide nothing, or "good"."""
         if self.p < LEVEL:
             return "bad" if self.over and any(each.large for each in self.found) else "open"
-        return "good" if self.p >= UNCLEAR and self.resolved else "unknown"
+        return "good" if self.resolved and not self.near else "unknown"
 
     @property
     def p(self) -> float:
         """The smallest corrected p-value; 1 if too few inputs allow no check."""
         return self.checks[0].p if self.checks else 1.0
+
+    @property
+    def near(self) -> bool:
+        """Whether the most significant check would be significant without the correction for the number of checks."""
+        return self.p < LEVEL * len(self.tested)
 
     @property
     def over(self) -> bool:

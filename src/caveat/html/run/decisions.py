@@ -13,7 +13,7 @@ from ...uncertainty.statistical_tests import wilson
 from .. import svg
 from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Statement, Table, column, table, words
-from .familiarity import promised
+from .familiarity import ALARM_MARKS, AN_ALARM, promised
 from .guarantee import Shares, foreign, in_words, kept, shares_of
 from .silo_metrics import METRICS
 from .uncertainty import quadrants
@@ -73,8 +73,6 @@ class Single(NamedTuple):
     """Its accuracy on own inputs."""
     chosen: float
     """That of the run's choice."""
-    answers: float
-    """That of the choice among the answered inputs."""
 
 
 def better_alone(run: RunFolder) -> Single | None:
@@ -90,46 +88,54 @@ def better_alone(run: RunFolder) -> Single | None:
         for name, each in models.items() if name in ("local", "global") and each.silos in (None, len(run.silos))
     ]  # fmt: skip
     right, local = max(shares, default=(0.0, False))
-    return Single(local, right, chosen, answers) if right > least else None
+    return Single(local, right, chosen) if right > least else None
 
 
-def local_only(run: RunFolder) -> Markup | None:
-    """Return when to answer every input with the local models, which are better on own inputs, and what this costs;
-    None if they are not."""
+def local_only(run: RunFolder, by: Markup) -> Markup | None:
+    """Return where to answer every input with the local models, which are better on own inputs, and how, `by` a
+    command; None if they are not."""
     found = better_alone(run)
     if found is None or not found.local:
         return None
-    text = "If only inputs of classes that a silo has trained on can arrive, set <code>uncertainty.policy = "
-    text += "&quot;always&quot;</code>: local models are right for {} of own inputs. Never use it where others can "
-    text += "arrive: local models cannot name classes that they have not seen."
-    return Markup(text).format(percent(found.right))
+    text = "Where only classes that a silo has trained on can arrive (its local model names no others), use the local "
+    text += "models, which are better there (below)"
+    policy = Markup(": set <code>uncertainty.policy = &quot;always&quot;</code>")
+    return Markup("{}{}{}.").format(text, "," * bool(by), by or policy)
 
 
-def not_foreign(run: RunFolder, line: Statement | None, few: bool, own_local: Markup | None = None) -> Markup | None:
-    """Return where not to use it because of wrong answers to foreign inputs, if there are too many by the verdict on
-    them; `few` is whether not all own inputs are answered, `own_local` what to do where no such inputs can arrive."""
+def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:
+    """Return what a person decides where foreign inputs can arrive, if too many of them are answered wrongly by the
+    verdict on them; `few` is whether not all own inputs are answered."""
     if line is None or line.kind == "good" or run.summary is None:
         return None
     limit = run.summary.guarantee.risk if run.summary.guarantee else TOLERATED
-    wrong = [name for name, each in foreign(run.summary).items() if each.wrong > limit]
-    known = {name: in_words(name).removeprefix("those ") for name in wrong}
-    text = "Do not use it without a person where inputs {} can arrive: of {}."
-    told = "; of ".join(_answered_wrong(run.summary, name) for name in wrong)
-    said = (own_local + " " if own_local else Markup()) + Markup(text).format(" or ".join(known.values()), told)
+    found = {name: each for name, each in foreign(run.summary).items() if each.wrong > limit}
+    known = " or ".join(in_words(name).removeprefix("those ") for name in found)
+    what = "predictions for" if run.summary.policy.name == OWN else "answers to"
+    told = "; ".join(
+        f"of its {what} {in_words(name) if len(found) > 1 else 'these'}, {_answered_wrong(run.summary, name)} wrong"
+        for name in found
+    )
+    alarms = {name: run.summary.tested[name].chosen.pooled.alarms for name in found}
+    known_alarms = [(of, 1 - found[name].answered) for name, of in alarms.items() if of is not None]
+    which, rest = f"every input, not only those with {AN_ALARM}", Markup()
     if run.summary.policy.name != "guaranteed" and not promised(run):
-        return said + Markup(" Alarms may notice them: set <code>uncertainty.false_alarm_rate</code> above 0.")
-    alarms = [(run.summary.tested[name].chosen.pooled.alarms, foreign(run.summary)[name].answered) for name in wrong]
-    if all(of is not None and math.isclose(of, 1 - answered, abs_tol=1e-6) for of, answered in alarms):
-        return said + " Alarms do not prevent this: it answers no input with an alarm."
-    return said + f" Have a person decide inputs with an alarm{' or without an answer' * few}."
+        which = "every input"
+        rest = Markup(" Alarms may notice them: set <code>uncertainty.false_alarm_rate</code> above 0.")
+    elif len(known_alarms) < len(found):
+        which = "every input"
+    elif all(math.isclose(of, abstained, abs_tol=1e-6) for of, abstained in known_alarms):
+        which, rest = "every input", Markup(" No answered input raised {}.").format(ALARM_MARKS)
+    elif all(1 - of <= limit for of, _ in known_alarms):
+        which = f"those with {AN_ALARM}{' or without an answer' * few}"
+    return Markup("Where inputs {} can arrive, have a person decide {}: {}.{}").format(known, which, told, rest)
 
 
 def _answered_wrong(summary: Summary, name: str) -> str:
-    """Return how many inputs of a stream, and how many answers to it, are wrong."""
+    """Return which share of the answers to a stream is wrong, with the numbers if these are known."""
     inputs, shares = summary.tested[name].examples, foreign(summary)[name]
-    n, wrong = f"{inputs:,} " if inputs else "", f" ({round(shares.wrong * inputs):,})" if inputs else ""
-    answers = f"{percent(shares.wrong / shares.answered)} of its answers"
-    return f"{n}{name} inputs, {percent(shares.wrong)}{wrong} were answered wrongly, {answers}"
+    counts = f" ({round(shares.wrong * inputs):,} of {round(shares.answered * inputs):,})" if inputs else ""
+    return f"{percent(shares.wrong / shares.answered)}{counts} are"
 
 
 TOLERATED = 0.05
@@ -180,7 +186,7 @@ def outcomes(run: RunFolder) -> tuple[Table, Sequence[tuple[Markup, str]]] | Non
 
 
 def _whose(stream: str) -> str:
-    return f"{ABOUT[stream]} ({stream})" if stream in ABOUT else stream
+    return ABOUT.get(stream, stream)
 
 
 def _answering(run: RunFolder, name: str, stream: Stream) -> list[tuple[str, Shares | None]]:
@@ -210,7 +216,9 @@ def _outside_table(stream: str, found: Stream) -> Table | None:
         *(column(f"{name} AUROC", map(separated, each), "0.5 is chance, 1 is best") for name, each in of.items()),
         *(column(f"{name} FPR95", (percent(one.fpr95) for one in each), about) for name, each in of.items()),
     ]
-    caption = f"How well each score separates {stream} from the silo's own test split, mean over silos; "
+    named = in_words(stream).replace("those", "inputs", 1)
+    about_stream = f"{named} ({stream})" if named != stream else stream
+    caption = f"How well each score separates {about_stream} from the silo's own test split, mean over silos; "
     return table(columns, f"{caption}a triangle marks a value that is inexact because many scores are equal.")
 
 

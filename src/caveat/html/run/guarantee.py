@@ -114,9 +114,8 @@ def foreign_streams(summary: Summary | None) -> dict[str, Stream]:
 
 
 def in_words(stream: str) -> str:
-    """Return who knows the inputs of a stream, and its name."""
-    known = {"ood_local": "those that only other silos know", NOBODY: "those that no silo knows"}.get(stream)
-    return f"{known} ({stream})" if known else stream
+    """Return who knows the inputs of a stream."""
+    return {"ood_local": "those that only other silos know", NOBODY: "those that no silo knows"}.get(stream, stream)
 
 
 def foreign(summary: Summary) -> dict[str, Shares]:

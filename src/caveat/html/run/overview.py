@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from markupsafe import Markup
 
@@ -10,7 +11,17 @@ from ...files import RunFolder
 from ...uncertainty.statistical_tests import score_interval, wilson
 from ..templates import Statement
 from .advice import below, premature, shortfall
-from .classification import ALONE, MANY, called, gap_to, judged_together, majority_share, one_class
+from .classification import (
+    ALONE,
+    MANY,
+    called,
+    gap_to,
+    judged_together,
+    majority_share,
+    one_class,
+    too_few,
+    without_gain,
+)
 from .guarantee import kept, promise_clause
 from .rounds import last_accuracy, total_time
 from .silo_rows import differences_to_alone, worse_alone
@@ -53,7 +64,8 @@ def _sentence(run: RunFolder) -> Markup:
         known += Markup("<b>{}</b> predicts <b>{}</b> of {} correctly{}").format(run.title, share, of, ends)
         known += f", mean over {len(run.silos):,} silos" * several
     few = several and len(run.silos) < MANY  # the lowest of many silos is low by chance
-    if few and worst and worst.accuracy is not None and worst.accuracy < mean:
+    named = worst is not None and worst.silo in chain.from_iterable(without_gain(run))  # below, with its numbers
+    if few and worst and worst.accuracy is not None and worst.accuracy < mean and not named:
         known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
     others = {_MOST: majority_share(run)}
     others |= {called(name): other.mean.accuracy for name, other in run.comparable.items()}
@@ -68,11 +80,8 @@ def _missed(run: RunFolder) -> str:
         return ""
     k = names.index(found.positive)
     own, others = found.confusion[k], found.confusion[1 - k]
-    said = f" At the most probable class it misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class "
-    said += f"{found.positive!r}, and predicts this class for {others[k]:,} of {plural(sum(others), 'other')}"
-    if at := found.operating:
-        said += f"; at thresholds from calibration inputs, {at.false_negatives:,} and {at.false_positives:,}"
-    return f"{said}."
+    said = f" It misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class {found.positive!r}, and predicts this "
+    return f"{said}class for {others[k]:,} of {plural(sum(others), 'other')}."
 
 
 _MOST_NAMED = 4
@@ -143,7 +152,18 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
         ends = [[f"{-100 * end:.1f}" for end in gaps[each].known] for each in lost[:_MOST_NAMED]]
         told = [f"{each} ({by} points; {low} to {high})" for each, (by, high, low) in zip(lost, ends, strict=False)]
         said += f" over silos; training alone is better at {listed(told, _MOST_NAMED)}, beyond chance over silos"
-    return Statement(kind, f"{said}.")
+    return Statement(kind, f"{said}.{'' if lost or gap.clear or name != ALONE else _behind_at(run)}")
+
+
+def _behind_at(run: RunFolder) -> str:
+    """Return the silos at which training alone is better beyond chance, but not if one corrects for their number; empty
+    for many silos, of which some are by chance, and for small ones."""
+    if too_few(run) or not 1 < len(run.silos) < MANY:
+        return ""
+    found = [(name, dot.known) for name, dot in differences_to_alone(run).items() if (dot.high or 0.0) < 0]
+    told = [(name, *(f"{-100 * end:.1f}" for end in known)) for name, known in found]
+    text = " At {} it is {} points behind by its own inputs ({} to {}; not corrected for {:,} silos)."
+    return "".join(text.format(name, by, low, high, len(run.silos)) for name, by, high, low in told)
 
 
 def headline(run: RunFolder) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...core.text import initial, joined, listed, percent, plural, significant
+from ...core.text import equation, initial, joined, listed, percent, plural, significant
 from ...files import RunFolder, natural
 from ...uncertainty.statistical_tests import detected
 from ..commands import code
@@ -25,6 +25,7 @@ from .quantity_silos import (
     quantity_table,
     reached,
     too_wide,
+    uneven,
     verdict_table,
 )  # fmt: skip
 from .rounds import cost_table, curves, overtrained
@@ -79,14 +80,24 @@ def sentence(run: RunFolder) -> str:
     alone = run.comparable[ALONE].mean.mae if ALONE in run.comparable else None
     others = {guess: mean.reference_mae, "training alone": alone}
     told = [f"{name} by {significant(error)}" for name, error in others.items() if error is not None]
-    over, inputs = plural(len(run.silos), "silo"), sum(silo.n_test or 0 for silo in run.silos)
-    over += f" with {inputs:,} {run.split} inputs" * bool(inputs)
-    unit = run.section("data").get("target") or "the target"
-    rest = f"{f'; {joined(told)}' if told else ''} (mean absolute error in the unit of {unit}, mean over {over})."
-    ends = mean_error(run)
-    told_ends = f" (95 % interval over inputs {significant(ends[0])} to {significant(ends[1])})" if ends else ""
-    text = Markup("<b>{}</b> is off by <b>{}</b> on average{}{}")
-    return text.format(run.title, significant(mean.mae), told_ends, rest)
+    over, inputs, ends = plural(len(run.silos), "silo"), sum(silo.n_test or 0 for silo in run.silos), mean_error(run)
+    about = f"mean absolute error, mean over {over}"
+    about += f" with {inputs:,} {run.split} inputs" * bool(inputs)
+    about += f"; 95 % interval over inputs {significant(ends[0])} to {significant(ends[1])}" if ends else ""
+    text = Markup("<b>{}</b> is off by <b>{}</b> on average ({}){}. {}")
+    rest = f"; {joined(told)}" if told else ""
+    return text.format(run.title, significant(mean.mae), about, rest, _scale(run))
+
+
+def _scale(run: RunFolder) -> str:
+    """Return the usual values of the target, or its unit if these are unknown."""
+    target, name = run.summary.target if run.summary else None, run.section("data").get("target") or "the target"
+    if target is None or target.standardized or not target.edges:
+        return f"Errors are in the unit of {name}."
+    if target.declared:
+        return f"The declared range of {name} is {significant(target.edges[0])} to {significant(target.edges[-1])}."
+    low, median, high = (significant(reached(target.edges, target.shares, level)) for level in (0.1, 0.5, 0.9))
+    return f"Of training values of {name}, 80 % are {low} to {high} (median {median})."
 
 
 def verdicts(run: RunFolder) -> list[Statement]:
@@ -100,7 +111,8 @@ def verdicts(run: RunFolder) -> list[Statement]:
         chance = own < known and gain is not None and gain.low is not None and not gain.clear
         text = f"{called} {significant(own)}, without inputs {significant(known)}, means over silos"
         if gain and gain.low is not None:
-            text += " (difference {}, 95 % interval over silos {} to {})".format(*alike(gain.known, own))
+            text = "{} differs by {}, mean over silos (95 % interval {} to {})"
+            text = text.format(called, *alike(gain.known, own))
         at = f"; no gain at {listed(behind, _MOST_NAMED)}" if behind and own < known else ""
         shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
         at += f"; by their own inputs better at {listed(shown, _MOST_NAMED)}" if chance and shown else ""
@@ -111,12 +123,13 @@ def verdicts(run: RunFolder) -> list[Statement]:
     alone = run.comparable.get(ALONE)
     if alone and (gap := gap_to(run, alone, name)):
         side, clear = "lower" if gap.value < 0 else "higher", gap.clear
-        chance = f", {'' if clear else 'no '}more than chance over silos explains" if gap.low is not None else ""
-        ends = " (difference {}, 95 % interval over silos {} to {})" if gap.low is not None else ""
-        ends = ends.format(*alike(gap.known, own)) if ends else ""
-        text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone{ends}{chance}."
+        text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone."
+        if gap.low is not None:
+            text = "{} less that of training alone is {} (95 % interval over silos {} to {}), {}more than chance over "
+            text = text.format(initial(called), *alike(gap.known, own), "" if clear else "no ") + "silos explains."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
+    lines += [] if is_time(run) or (tested := uneven(run.silos)) is None else [_distributions(*tested)]
     if skewed := [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]:
         lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance over silos."))
     return worst_first(lines)
@@ -142,6 +155,21 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     return Statement(kind, f"{text}.")
 
 
+def _distributions(p: float, most: str, inputs: float) -> Statement:
+    """Return whether predicted distributions are calibrated, by the p-value of a test and the most uneven silo; "good"
+    only if the test is not significant and would detect deviations that matter."""
+    kind = "open" if p < 0.05 else "good" if p >= _UNCLEAR and detected(inputs) <= _RESOLVED else "unknown"
+    head = {
+        "open": "Predicted distributions are not calibrated",
+        "good": "No error of the predicted distributions was found",
+        "unknown": "No error of the predicted distributions is shown",
+    }[kind]
+    text = Markup("<b>{}</b> (chi-squared test of the bars of calibration below, {}; most uneven at silo {!r}). ")
+    return Statement(kind, text.format(head, equation(p), most) + "Intervals are calibrated separately.")
+
+
+_UNCLEAR, _RESOLVED = 0.25, 0.2
+"""A p-value from which nothing hints at an error, and the largest deviation of shares that may go unnoticed."""
 _MOST_NAMED = 4
 _LITTLE = 0.8
 """Width of intervals, relative to those without inputs, above which they are little narrower."""
@@ -189,7 +217,7 @@ def next_steps(run: RunFolder) -> list[Markup]:
     steps = [step for step in [alone_step(run, worse, gap, error=True)] if step]
     if worse and steps:
         return steps
-    steps = [*_stop_earlier(run, name), *steps]
+    steps = [*_stop_earlier(run, clear=True), *steps]
     behind, silos = _no_gain(run), judged(run)
     if behind:
         text = "Test it on more inputs of {} before use there: these show no gain over predictions without inputs."
@@ -199,30 +227,35 @@ def next_steps(run: RunFolder) -> list[Markup]:
         text += "(<code>data.split.calibration</code>)."
         steps.append(Markup(text).format(listed(few, _MOST_NAMED)))
     width, usual = run.mean.interval_width, _usual_width(run, silos[0].wanted) if silos and silos[0].wanted else None
-    if width and usual and width >= usual:
-        error = f": it is off by {significant(own)} on average" if name == "mae" else ""
-        share = f"{percent(run.mean.interval_coverage)} of test inputs, {percent(silos[0].wanted)} guaranteed"
-        hold = "" if few else f" hold ({share}), but"
-        text = "Do not act on a single prediction{}. Its intervals{} are {} wide, no narrower than without inputs ({})."
-        steps.insert(0, Markup(text).format(error, hold, significant(width), significant(usual)))
+    if wide := bool(width and usual and width >= usual):
+        text = "Do not act on a single prediction: intervals are no narrower than without inputs (below)."
+        steps.insert(0, Markup(text))
     for skew, side in (("low", "higher"), ("high", "lower")):
         if off := [f"silo {each.silo.name!r}" for each in silos if each.skew == skew]:
             text = "Expect {} values than predicted at {}."
             steps.append(Markup(text).format(side, listed(off, _MOST_NAMED)))
     shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
     where = [*shown, *(silo.name for silo in run.silos if silo.name not in behind)]
-    return [*steps, predicting(run, sorted(set(where), key=natural))] if where else steps
+    names = sorted(set(where), key=natural)
+    if not wide:
+        return [*steps, predicting(run, names)] if names else steps
+    gain = over_silos(_gains(run))
+    better = gain is not None and (gain.low is None or gain.clear)
+    check = f": the {_judged(run)[1]} is lower than without inputs"
+    return [*steps, predicting(run, names, check, "Only for uses over many inputs, ")] if names and better else steps
 
 
-def _stop_earlier(run: RunFolder, metric: str) -> list[Markup]:
-    """Return the advice to train for fewer rounds, if the error on validation inputs has risen since."""
-    found, (_, called) = overtrained(run, metric), _judged(run)
-    if found is None or run.summary is None:
+def _stop_earlier(run: RunFolder, clear: bool) -> list[Markup]:
+    """Return the advice to train for fewer rounds, if the error on validation inputs has risen since, beyond chance
+    over silos if `clear` and otherwise not."""
+    metric, called = _judged(run)
+    found = overtrained(run, metric)
+    if found is None or run.summary is None or bool(found[3] and found[3].clear) != clear:
         return []
     at, least, last, gap = found
     again = varied(run, "shorter", "--set", f"rounds={at}")
     head, shown = "Fewer <code>rounds</code> may do as well: try them", "no more than chance explains"
-    if gap and gap.clear:
+    if clear:
         head, shown = "Train for fewer <code>rounds</code>", "more than chance explains"
     text = "{}{} (or set <code>evaluation.early_stopping_patience</code>): validation {} was lowest after round {:,} "
     by, told = Markup(" with {}").format(code(again)) if again else "", ""
@@ -250,7 +283,7 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
                 "calibration": probabilities(run.silos[:SHOWN]),
             }
         ),
-        "about": about_times(run),
+        "about": [*about_times(run), *_stop_earlier(run, clear=False)],
         "promise": run.summary.guarantee.statement if run.summary and run.summary.guarantee else "",
         "cost_table": cost_table(run),
         "facts": headline(run),

@@ -10,7 +10,13 @@ import numpy as np
 from ...core.text import count, equation, percent, signed, significant
 from ...files import RunFolder
 from ...files.schema import Metrics, SiloRecord
-from ...uncertainty.statistical_tests import beta_binomial_tail, binomial_tail, student_quantile, wilson
+from ...uncertainty.statistical_tests import (
+    beta_binomial_tail,
+    binomial_tail,
+    chi_squared_tail,
+    student_quantile,
+    wilson,
+)
 from ..diagrams import Dot, interval_cell
 from ..templates import Cell, Statement, Table, column, table, words, worst_first
 from .classification import ALONE, called
@@ -247,6 +253,24 @@ def too_wide(silos: Sequence[JudgedValues]) -> tuple[int, int, str] | None:
         missed, inputs = missed + round((1 - silo.test.interval_coverage) * silo.n_test), inputs + silo.n_test
     p = sum(chances[: missed + 1])
     return (inputs - missed, inputs, equation(p)) if silos and p < 0.05 else None
+
+
+def uneven(silos: Sequence[SiloRecord]) -> tuple[float, str, float] | None:
+    """Return the p-value of a chi-squared test that observed values are uniform in their predicted distributions (PIT),
+    over all silos with enough test inputs, the silo with the smallest p-value of its own, and the number of inputs;
+    None without any."""
+    found, freedom, tested = list[tuple[float, float, str]](), 0, 0.0
+    for silo in silos:
+        inputs, bars = sum(silo.pit), len(silo.pit)
+        if bars > 1 and inputs >= _FEWEST_IN_BAR * bars:
+            statistic = sum((count - inputs / bars) ** 2 for count in silo.pit) / (inputs / bars)
+            found.append((chi_squared_tail(statistic, bars - 1), statistic, silo.name))
+            freedom, tested = freedom + bars - 1, tested + inputs
+    return (chi_squared_tail(sum(each for _, each, _ in found), freedom), min(found)[2], tested) if found else None
+
+
+_FEWEST_IN_BAR = 2
+"""Expected number of inputs in a bar of calibration from which a chi-squared test of the bars of silos is made."""
 
 
 def _skew(silo: SiloRecord, silos: int) -> str:

@@ -46,3 +46,17 @@ def longer(run: RunFolder) -> Markup | None:
     ends = " (95 % interval over silos {} to {})".format(*known[1:]) if known[1:] else ""
     ends += ", which chance over silos can explain" * (not gain.clear and bool(ends))
     return text.format(twice(run), f" of {of}" if of else "", known[0]) + f"{ends}."
+
+
+def mended(run: RunFolder) -> Markup:
+    """Return how to repeat the run with the settings that warnings about the data propose, as the rest of a sentence;
+    empty if there are none, or if they would replace settings of the run."""
+    lines = [line for each in (run.summary.warnings if run.summary else ()) for line in each.settings]
+    keys = {line.partition(" = ")[0] for line in lines}
+    given = {key.split(".")[1] for key in keys} | {"dictionary", "files"}
+    if not lines or len(keys) < len(lines) or any(run.section("data").get(name) for name in given):
+        return Markup()
+    command = varied(run, "corrected", *(word for line in lines for word in ("--set", line)))
+    which = "setting proposed there is" if len(lines) == 1 else "settings proposed there are"
+    again = by(command, sum(seconds(run)))
+    return Markup("; if the {} right, repeat the run{}").format(which, again) if command else again

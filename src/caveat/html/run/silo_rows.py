@@ -13,6 +13,7 @@ from ...files.schema import SiloRecord
 from ...uncertainty.statistical_tests import score_interval, wilson
 from ..diagrams import Dot
 from .classification import ALONE, Judged, gap_to, judged, judged_together, majority, one_class, too_few
+from .familiarity import ALARM_MARKS
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,32 @@ def alone_at(run: RunFolder, where: Sequence[str]) -> Markup:
             told.append(f"{silo.name} ({alone:,} of {n:,} right, this run {round(own * n):,}{most})")
     more = f" and {len(where) - len(told):,} more" * (len(where) > len(told))
     return Markup("Use training alone (method <code>{}</code>) instead at {}{}.").format(ALONE, joined(told), more)
+
+
+_FEW_MISSED = 0.05
+"""Share of missed inputs of the positive class up to which predictions are used like those of other classes."""
+
+
+def missed_at(run: RunFolder, where: Sequence[str]) -> str:
+    """Return how many inputs of the positive class some silos miss, and how many of these raise no alarm at least, by
+    the numbers of both; empty for a run without a positive class, or if they miss few."""
+    names, found = (run.summary.classes, run.summary.classification) if run.summary else (None, None)
+    if found is None or not names or len(names) != 2 or found.positive not in names:
+        return ""
+    k, counts, unnoticed = names.index(found.positive), dict[str, tuple[int, int]](), 0
+    for silo in (silo for silo in run.silos if silo.name in where):
+        confusion = (silo.classification.confusion if silo.classification else None) or [[0, 0], [0, 0]]
+        missed = confusion[k][1 - k]
+        counts[silo.name] = missed, sum(confusion[k])
+        alarms = 1.0 if silo.test.alarms is None else silo.test.alarms
+        unnoticed += max(0, missed - round(alarms * (silo.n_test or 0)))
+    missed, of = (sum(each) for each in zip(*counts.values(), strict=True))
+    if missed <= _FEW_MISSED * of:
+        return ""
+    alone = len(counts) == 1 or len(counts) > MOST_NAMED
+    told = joined([f"{n:,} of {total:,}" for n, total in ([(missed, of)] if alone else counts.values())])
+    least = f", at least {unnoticed:,} of these without {ALARM_MARKS}" if unnoticed else ""
+    return f"it misses {told} inputs of class {found.positive!r}{least}"
 
 
 def points(share: float) -> str:

@@ -20,10 +20,12 @@ from ..svg import Axes, Chart, Line, draw, inner_ticks, key, line, plot, text, t
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
 from .classification import baseline, one_class
-from .confidence import LEVEL, MATERIAL, UNCLEAR, Confidence, confidence
+from .confidence import LEVEL, MATERIAL, Confidence, confidence
 from .decisions import OWN, TOLERATED, Single, better_alone
 from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
+from .repeats import mended
+from .uncertainty import KNOWN_TO
 
 
 def pooled_bins(run: RunFolder) -> tuple[Reliability, int] | None:
@@ -55,7 +57,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
         parts = {name: list(each.count) for name, each in entropies.items()}
         for name, each in foreign_streams(run.summary).items():
             counts = [other.count for other in each.chosen.uncertainty.values()]
-            parts[f"foreign ({name})"] = [sum(column) for column in zip(*counts, strict=True)]
+            parts[KNOWN_TO.get(name, name)] = [sum(column) for column in zip(*counts, strict=True)]
         first = entropies["right"]
         edges, axis, lowest = [*first.start, first.start[-1] + first.step], "uncertainty (entropy), nats", True
     elif found is not None:
@@ -168,7 +170,7 @@ def trust(run: RunFolder) -> Trust | None:
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(run, only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
     if any(each.of_data for each in run.summary.warnings):
-        steps = [Markup("Check the unusual data (below) first."), *steps]
+        steps = [Markup("Check the unusual data (below) first{}.").format(mended(run)), *steps]
     if not lines and not steps:
         return None
     return Trust(worst_first(lines), steps)
@@ -183,10 +185,11 @@ def _confidence_line(found: Confidence) -> Statement:
         small = "slightly " * all(each.size < MATERIAL for each in found.found)
         return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(small, how, texts))
     n, confidence, accuracy = found.rates
-    if found.p < UNCLEAR:
-        text = Markup("<b>No error of its confidence is shown</b>; it may be too {}: {} ({}, corrected for {} checks).")
-        how, first = "high" if found.checks[0].over else "low", found.checks[0].text
-        return Statement(found.kind, text.format(how, first, equation(found.p), len(found.tested)))
+    if found.near:
+        how, first, checks = "high" if found.checks[0].over else "low", found.checks[0].text, len(found.tested)
+        text = Markup("<b>No error of its confidence is shown</b>; it may be too {}: {} ")
+        text += Markup("({}; corrected for {} checks, {}).")
+        return Statement(found.kind, text.format(how, first, equation(found.p / checks), checks, equation(found.p)))
     if not found.resolved:
         band = found.pooled.ece_null
         unnoticed = (
@@ -207,8 +210,8 @@ def _single_model(found: Single | None) -> Statement | None:
     if found is None:
         return None
     which = "The silos' local models are" if found.local else "The global model is"
-    text = "<b>{} better on own inputs</b>: right for {}, the run's choice of models for {} ({} of its answers)."
-    return Statement("open", Markup(text).format(which, *map(percent, (found.right, found.chosen, found.answers))))
+    text = Markup("<b>{} better on own inputs</b>: right for {}, the run's choice of models for {}.")
+    return Statement("open", text.format(which, percent(found.right), percent(found.chosen)))
 
 
 def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:

@@ -41,6 +41,8 @@ QUADRANTS = (
     ),
     Case("unknown unknowns", "neither the local nor the global model knows enough: no answer", "global", True),
 )
+KNOWN_TO = {INSIDE: "silos' own", "ood_local": "known to other silos only", NOBODY: "known to no silo"}
+"""Whose the inputs of a stream are."""
 _BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
 
 
@@ -56,7 +58,7 @@ def quadrants(tested: dict[str, Stream]) -> Table | None:
     names = (svg.element("span", q.name) + svg.element("span", q.meaning, class_="meaning") for q in QUADRANTS)
     columns = [column(name, (_cell(counts, q.key) for q in QUADRANTS)) for name, counts in found.items()]
     caption = "Each stream's test inputs by quadrant: their number and share"
-    best = [f"{name} in {_BEST[name].name}" for name in found if name in _BEST]
+    best = [f"{name} ({KNOWN_TO[name]}) in {_BEST[name].name}" for name in found if name in _BEST]
     wanted = f"; best is {', '.join(best)}" if len(best) > 1 else ""
     return table([words("quadrant", names), *columns], f"{caption}{wanted}.")
 
