@@ -678,10 +678,10 @@ def test_missed_inputs_of_the_positive_class_are_in_the_headline(tmp_path: Path)
     folder = confident_run(tmp_path / "run", RIGHT, off=0)
     confusion = {"positive": "ill", "confusion": [[67, 10], [27, 82]]}
     change(folder, classes=["well", "ill"], classification=confusion)
-    said = "It misses 27 of 109 inputs of class 'ill', and predicts this class for 10 of 77 others."
+    said = "uefl misses 27 of 109 inputs of class 'ill', and predicts this class for 10 of 77 others."
     assert said in Page(render(read_run(folder))).text
     change(folder, classification={"confusion": confusion["confusion"]})
-    assert "It misses" not in Page(render(read_run(folder))).text  # no class is the positive one
+    assert "uefl misses" not in Page(render(read_run(folder))).text  # no class is the positive one
 
 
 def of_classes(folder: Path, confusions: list[list[list[int]]], unfamiliar: float | None = 0.05) -> list[str]:

@@ -80,8 +80,8 @@ def _missed(run: RunFolder) -> str:
         return ""
     k = names.index(found.positive)
     own, others = found.confusion[k], found.confusion[1 - k]
-    said = f" It misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class {found.positive!r}, and predicts this "
-    return f"{said}class for {others[k]:,} of {plural(sum(others), 'other')}."
+    said = f" {run.title} misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class {found.positive!r}, and "
+    return f"{said}predicts this class for {others[k]:,} of {plural(sum(others), 'other')}."
 
 
 _MOST_NAMED = 4
