@@ -120,6 +120,28 @@ def test_the_lowest_coverage_of_sets_and_classes_without_calibration_inputs_are_
     assert "the lowest" not in steps(folder)[0]  # of 10 inputs each, which show nothing of a single silo
 
 
+@pytest.mark.parametrize("kind", ["below_reference", "below_majority"])
+def test_rounds_that_still_gain_come_before_local_models_which_they_include(tmp_path: Path, kind: str) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    numbers = {"inputs": 1040, "only_baseline": 120, "only_model": 16}
+    change(folder, warnings=[{"kind": kind, "text": "x", "against_baseline": numbers}])
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo-{i}", accuracy=value)
+        for i in range(9) for at, value in ((1, 0.3), (2, 0.5))
+    ]  # fmt: skip
+    found = trust(replace(read_run(folder), rows=rows))
+    assert found is not None
+    first, second = [str(Markup(each).striptags()) for each in found.advice]
+    assert first.startswith("Train for more rounds with")
+    assert """--set 'baselines=["local"]'""" in first
+    linear = ": even a linear model of each silo's own inputs is better than this run"
+    assert first.endswith(f" This also trains silos alone{linear if kind == 'below_reference' else ''}.")
+    assert second == "Or use another training.lr."
+    found = trust(replace(read_run(change(folder, method="local")), rows=rows))
+    assert found is not None
+    assert not any("alone" in each for each in found.advice)
+
+
 def beside_alone(folder: Path, confusion: list[list[int]]) -> Path:
     """A run of nine silos that training alone, with this confusion at each silo, is ahead of beyond chance."""
     confident_run(folder, [(40, 32 + i % 2, 0.8) for i in range(9)], off=0)

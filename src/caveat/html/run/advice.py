@@ -66,7 +66,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     if alone and behind:
         return [alone, more] if more else [alone]
     if below(run):
-        return _instead(run, more or Markup("Train for more <code>rounds</code>{}.").format(twice(run)))
+        return _instead(run, more)
     if none := unanswered(run, more):
         return none
     wrong = _mostly_wrong(run)
@@ -116,19 +116,23 @@ def premature(run: RunFolder) -> bool:
     return bool(below(run) or (_mostly_wrong(run) and longer(run)))
 
 
-def _instead(run: RunFolder, more: Markup) -> list[Markup]:
-    """Return what to do if a simple model is better: local models first if it is fitted to a silo's own inputs."""
-    other = Markup("Or use another <code>training.lr</code>.")
-    if run.method == ALONE or len(run.silos) < 2 or ALONE in run.comparable:
+def _instead(run: RunFolder, longer: Markup | None) -> list[Markup]:
+    """Return what to do if a simple model is better, where `longer` is how to train for more rounds if these are known
+    to help; if not, local models come first where a simple model of a silo's own inputs is better."""
+    able = run.method != ALONE and len(run.silos) > 1 and ALONE not in run.comparable
+    found, other = run.summary.warnings if run.summary else (), Markup("Or use another <code>training.lr</code>.")
+    linear = able and any(each.kind == "below_reference" and not each.silos for each in found)
+    why = ": even a linear model of each silo's own inputs is better than this run" * linear
+    if longer and able and twice(run):
+        return [longer + Markup(" This also trains silos alone{}.").format(why), other]
+    more = longer or Markup("Train for more <code>rounds</code>{}.").format(twice(run))
+    if not able:
         return [more, other]
     command = varied(run, ALONE, "--set", f"method.name={ALONE}")
-    text = Markup("{} silos alone{}{}.")
     how = by(command, seconds(run)[0]) or Markup(" (method <code>{}</code>)").format(ALONE)
-    found = run.summary.warnings if run.summary else ()
-    if not any(each.kind == "below_reference" and not each.silos for each in found):
-        return [more, text.format("Or train", how, ""), other]
-    why = ": even a linear model of each silo's own inputs is better than this run"
-    return [text.format("Train", how, why), "Or " + more[:1].lower() + more[1:], other]
+    steps = [more, Markup("Train silos alone{}{}.").format(how, why)]
+    first, second = steps if longer or not linear else steps[::-1]
+    return [first, "Or " + second[:1].lower() + second[1:], other]
 
 
 def _mostly_wrong(run: RunFolder) -> str:
