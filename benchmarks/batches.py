@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from caveat.data.pools import Array
+from caveat.data.raw_samples import Array
 from caveat.data.settings import DataSettings
 from caveat.data.sources import parsed
 from caveat.data.tables.reading_settings import TableColumn

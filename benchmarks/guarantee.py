@@ -25,8 +25,8 @@ from torch import Tensor
 
 import caveat
 from caveat.engines.placement import one_thread
-from caveat.uncertainty.guarantee import GRID, fixed_sequence, policy_counts, ranks, score_edges
 from caveat.uncertainty.histograms import bins, edges, histogram
+from caveat.uncertainty.selective_risk import GRID, fixed_sequence, policy_counts, ranks, score_edges
 
 RISK, CONFIDENCE = 0.05, 0.9
 SPLITS = ("validation", "calibration", "test")

@@ -35,7 +35,7 @@ from caveat import FederatedRegressor, data
 from caveat.core.quantity import Quantity
 from caveat.nn.models import ModelSettings
 from caveat.uncertainty import sets
-from caveat.uncertainty.guarantee import fixed_sequence, policy_counts, ranks
+from caveat.uncertainty.selective_risk import fixed_sequence, policy_counts, ranks
 
 SIZES = 20, 60, 300
 COVERAGE, RISK, CONFIDENCE, TOLERANCE = 0.9, 0.1, 0.9, 3.5

@@ -16,13 +16,13 @@ import math
 import numpy as np
 import torch
 
-from caveat.data.pools import Pool
+from caveat.data.raw_samples import Pool
 from caveat.data.settings import Split
 from caveat.data.splits import development_splits, reserve_test, together
 from caveat.data.tables.reading_settings import TableColumn
 from caveat.data.tables.reference import reference_of
-from caveat.uncertainty import familiarity, sets, subgroups
-from caveat.uncertainty.guarantee import fixed_sequence, policy_counts
+from caveat.uncertainty import familiarity, mondrian, sets
+from caveat.uncertainty.selective_risk import fixed_sequence, policy_counts
 from caveat.uncertainty.statistical_tests import wilson
 
 SPLIT = Split()
@@ -60,7 +60,7 @@ def small_subgroup(inputs: int, small: float, alarms: bool) -> None:
     for _ in range(10 * DRAWS):
         of = (draw.random(inputs) < small).astype(int)
         scores = torch.from_numpy(draw.random(inputs) + of)
-        pool = subgroups.pools(torch.bincount(torch.from_numpy(of), minlength=2), least)
+        pool = mondrian.pools(torch.bincount(torch.from_numpy(of), minlength=2), least)
         row = pool[torch.from_numpy(of)]
         rates = []
         for k in range(2):

@@ -21,7 +21,7 @@ import torch
 from new_classes import Array, entropy, silos_of
 from numpy.typing import NDArray
 
-from caveat.uncertainty import blending
+from caveat.uncertainty import linear_pool
 from caveat.uncertainty.histograms import finite_sample_quantile
 
 FLOOR = 1e-6
@@ -41,7 +41,7 @@ class Case:
             self.probs.append({s: {m: silo.get(f"{s}/{m}/probs") for m in ("global", "local")} for s in sets})
             self.labels.append({s: silo.get(f"{s}/y").astype(np.int64) for s in sets})
         self.curves = [curve(p["validation"], y["validation"]) for p, y in zip(self.probs, self.labels, strict=True)]
-        self.shared = blending.shared_weight(torch.stack(self.curves).sum(0))
+        self.shared = linear_pool.shared_weight(torch.stack(self.curves).sum(0))
 
     def answers(self, k: int, strengths: Sequence[float]) -> dict[str, Array]:
         """Return the probabilities (N, C) of each policy for a silo's test inputs."""
@@ -55,18 +55,18 @@ class Case:
             "switch": np.where(known[:, None], local, other),
             "best": local if float(own[-1]) <= float(own[0]) else other,
             "surer": np.where(surer[:, None], local, other),
-            "blend": mixed(local, other, blending.own_weight(own, self.shared)),
+            "blend": mixed(local, other, linear_pool.own_weight(own, self.shared)),
             "plain mean": mixed(local, other, 0.5),
             "federation's weight": mixed(local, other, self.shared),
         }
         for strength in strengths:
-            weight = blending.own_weight(own, self.shared, strength)
+            weight = linear_pool.own_weight(own, self.shared, strength)
             found[f"strength {strength:g}"] = mixed(local, other, weight)
         return found
 
 
 def curve(probs: dict[str, Array], y: NDArray[np.int64]) -> torch.Tensor:
-    return blending.curve(*(torch.from_numpy(probs[model]) for model in ("local", "global")), torch.from_numpy(y))
+    return linear_pool.curve(*(torch.from_numpy(probs[model]) for model in ("local", "global")), torch.from_numpy(y))
 
 
 def mixed(local: Array, other: Array, weight: float) -> Array:

@@ -39,7 +39,7 @@ from caveat.core.settings import frozen_settings
 from caveat.methods.registry import METHODS
 from caveat.nn.models import ModelSettings
 from caveat.training.fit import Loss
-from caveat.uncertainty import bars
+from caveat.uncertainty import binned
 
 DATA = ("diabetes", "mpg", "abalone", "parkinsons")
 TARGETS = {"mpg": "mpg", "abalone": "rings", "parkinsons": "motor_UPDRS"}
@@ -118,7 +118,7 @@ def gaussian_crps(mean: Tensor, sigma: Tensor, y: Tensor) -> Tensor:
 
 @contextmanager
 def number_of_bars(count: int | None) -> Iterator[None]:
-    with patch.object(bars, "number_of_bars", bars.number_of_bars if count is None else lambda targets: count):
+    with patch.object(binned, "number_of_bars", binned.number_of_bars if count is None else lambda targets: count):
         yield
 
 

@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 
 import caveat
-from caveat.serving import answering, app
-from caveat.serving.answering import read_together
-from caveat.serving.answers import Given, ServedModel, open_model
+from caveat.serving import app, inference_thread
+from caveat.serving.inference_thread import read_together
 from caveat.serving.requests import request_of
 from caveat.serving.responses import P_VALUES
+from caveat.serving.served_model import Given, ServedModel, open_model
 
 CLIENTS, SECONDS = 32, 4.0
 THREADS, EACH, DISTINCT = 8, 10_000, 2000
@@ -116,8 +116,8 @@ def load(port: int, clients: int, body: dict[str, Any], path: str, process: int)
 
 def served(place: Path, silo: str | None, port: int, batch: int) -> None:
     """Serve a model, with batches of so many inputs."""
-    answering.BATCH = batch
-    worker = answering.AnsweringThread([answering.Served("model", open_model(place, silo, caveat.load))])
+    inference_thread.BATCH = batch
+    worker = inference_thread.AnsweringThread([inference_thread.Served("model", open_model(place, silo, caveat.load))])
     app.serving(app.service(worker), worker, "127.0.0.1", port)
 
 
@@ -131,7 +131,7 @@ def measured(place: Path, silo: str | None) -> None:
     model = open_model(place, silo, caveat.load)
     body = body_of(model)
     alone, added, found = [], [], {}
-    for batch in (answering.BATCH, 1):
+    for batch in (inference_thread.BATCH, 1):
         port = free_port()
         command = [sys.executable, __file__, str(place), "--port", str(port), "--batch", str(batch)]
         with subprocess.Popen(command + ([] if silo is None else ["--silo", silo])) as process:
@@ -146,7 +146,7 @@ def measured(place: Path, silo: str | None) -> None:
                 found[batch] = load(port, CLIENTS, body, "/predict", process.pid)
             finally:
                 process.terminate()
-    p50, p99, rate, cost = found[answering.BATCH]
+    p50, p99, rate, cost = found[inference_thread.BATCH]
     slow50, _, slow, slow_cost = found[1]
     numbers = (
         f"{statistics.median(alone):.2f}", f"{statistics.median(added):+.2f}", f"{rate:,.0f}", f"{p50:.1f}",
@@ -174,7 +174,7 @@ def compared(place: Path, silo: str | None, given: list[Given]) -> None:
     start = time.perf_counter()
     known = [told(model.ask(read_together(model, [each]))[0]) for each in given]
     alone = len(known) / (time.perf_counter() - start)
-    worker = answering.AnsweringThread([answering.Served("model", model)])
+    worker = inference_thread.AnsweringThread([inference_thread.Served("model", model)])
     worker.thread.start()
 
     def ask(thread: int) -> tuple[int, float]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from caveat.data.splits import draw_parts
-from caveat.uncertainty.guarantee import fixed_sequence, policy_counts
+from caveat.uncertainty.selective_risk import fixed_sequence, policy_counts
 from caveat.uncertainty.statistical_tests import wilson
 
 FREQUENCIES = np.array([0.4, 0.3, 0.2, 0.1])

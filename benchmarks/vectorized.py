@@ -19,7 +19,7 @@ from jobs import Job, one_thread, ratio, rounds, side_by_side
 from torch import nn
 
 from caveat.core import Data, Silo
-from caveat.data.silos import Population, SilosByName
+from caveat.data.silo_collection import Population, SilosByName
 from caveat.engines.vectorization import SILOS, STEP, Vectorization
 from caveat.methods import FedAvg
 from caveat.nn.encoders import Model, Tokens, head

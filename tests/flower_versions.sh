@@ -13,7 +13,7 @@ try() {
     [ -x "$bin/pip" ] || "${PYTHON:-python3}" -m venv ".cache/flower/$1"
     "$bin/pip" install -qq --disable-pip-version-check --upgrade -e '.[flower]' "$2" "${pinned[@]}" pytest
     echo "$1: $("$bin/pip" freeze | grep '^flwr==')"
-    "$bin/python" -m pytest -q -p no:cacheprovider tests/engines/test_flower.py tests/engines/test_checks.py \
+    "$bin/python" -m pytest -q -p no:cacheprovider tests/engines/test_flower.py tests/engines/test_update_checks.py \
         tests/federation
 }
 

@@ -168,7 +168,7 @@ FAULTS = (
         "momentum kept between rounds is lost",
         "return update, after | {MOMENTS: moments}",
         "return update, after",
-        "test_trained wrappers training",
+        "test_training_options wrappers training",
     ),
     Fault(
         "hash of a silo's state is not checked",

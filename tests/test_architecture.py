@@ -46,7 +46,7 @@ WITHIN = {
         {"run", "comparison", "audit", "watch", "predictions"},
     ),
     "engines": (
-        {"allocator", "placement", "checks", "norm_bounding", "flower_messages", "secure_sums"},
+        {"allocator", "placement", "update_checks", "norm_bounding", "flower_messages", "secure_sums"},
         {"measurement_checks"},
         {"executor", "rounds", "flower_secure"},
         {"batched_executor"},

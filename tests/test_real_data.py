@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from caveat.config import load
-from caveat.data.inputs import read_inputs
+from caveat.data.new_inputs import read_inputs
 from caveat.runs.finished_run import open_run
 from caveat.runs.start import start
 

@@ -17,7 +17,7 @@ from commands import caveat as command
 import caveat
 from caveat.core import ConfigurationError
 from caveat.core.errors import CallbackWarning
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 
 BLOCK, FULL, LAST = 32768, 1, 4

@@ -75,4 +75,4 @@ from .trackers import WandB as WandB
 from .training.fit import Training as Training
 from .wrappers.aggregation import ServerOptimizer as ServerOptimizer
 from .wrappers.privacy import Privacy as Privacy
-from .wrappers.uncertainty import Uncertainty as Uncertainty
+from .wrappers.uncertainty_settings import Uncertainty as Uncertainty

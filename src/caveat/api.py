@@ -19,7 +19,7 @@ from .engines.vectorization import Mode
 from .files import RUN, StateLost, locked, read_comparison
 from .files.schema import Comparison
 from .nn.custom_model import Make
-from .runs import python_calls
+from .runs import call_arguments
 from .runs.base import FIXED
 from .runs.callbacks import Callback, ProgressWithCallbacks, check_callbacks
 from .runs.execution import execute
@@ -32,7 +32,7 @@ from .runs.progress import Progress, progress_of
 from .runs.spec_file import check_same_data
 
 
-@python_calls.with_arguments(python_calls.RunArguments)
+@call_arguments.with_arguments(call_arguments.RunArguments)
 def run(
     silos: Silos,
     method: Method,
@@ -44,7 +44,7 @@ def run(
     progress: Progress | bool | None = None,
     callbacks: Sequence[Callback] = (),
     reset: Sequence[SiloId] = (),
-    **settings: Unpack[python_calls.RunArguments],
+    **settings: Unpack[call_arguments.RunArguments],
 ) -> Run:
     """Train `method` on `silos`; return the finished run, with `summary` and `predictor(silo)`.
 
@@ -89,13 +89,13 @@ def run(
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     local_run = replace(local_run, folder=folder, reset=tuple(reset))
     try:
-        python_calls.check_folder(folder)
+        call_arguments.check_folder(folder)
         finished = (folder / "summary.json").exists()
         if finished:
             local_run.manifest.check(*FIXED)
         check_same_data(folder, silos)
         local_run.check()
-        python_calls.check_call(local_run)
+        call_arguments.check_call(local_run)
         if finished:
             _check_finished(local_run)
         else:
@@ -110,7 +110,7 @@ def run(
     return found
 
 
-@python_calls.with_arguments(python_calls.RunArguments)
+@call_arguments.with_arguments(call_arguments.RunArguments)
 def plan(
     silos: Silos,
     method: Method,
@@ -118,7 +118,7 @@ def plan(
     workers: int = 1,
     device: str = "cpu",
     vectorized: Mode = "off",
-    **settings: Unpack[python_calls.RunArguments],
+    **settings: Unpack[call_arguments.RunArguments],
 ) -> Plan:
     """Estimate the cost of the same call of `run`: rounds, optimizer steps, bytes, memory and seconds.
 
@@ -145,8 +145,8 @@ def _check_finished(run: LocalRun) -> None:
 def _execute(run: LocalRun, progress: Progress) -> None:
     """Run the remaining rounds, locking the folder."""
     with locked(run.folder / "state"):
-        python_calls.check_folder(run.folder)
-        python_calls.check_call(run)
+        call_arguments.check_folder(run.folder)
+        call_arguments.check_call(run)
         try:
             execute(run, progress, type(run.method).__name__)
         except BaseException as error:
@@ -248,8 +248,8 @@ def _local_run(
     silos: Silos, method: Method, workers: int, device: str, vectorized: Mode, settings: Mapping[str, Any]
 ) -> LocalRun:
     """Return the run of a call, without a folder. Raises ConfigurationError for invalid arguments."""
-    spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
-    with python_calls.explained():
+    spec = call_arguments.spec_of_call(silos, method, settings, call_arguments.RunArguments)
+    with call_arguments.explained():
         engine = EngineSettings(workers=workers, device=device, vectorized=vectorized)
         devices = find_devices(engine.device, engine.workers, "device")
     return LocalRun(folder=Path(), spec=spec, silos=silos, engine_settings=engine, devices=devices)

@@ -30,7 +30,7 @@ from .methods import METHODS
 from .methods.plugins import advice
 from .nn.models import ModelSettings
 from .runs.finished_run import Run
-from .wrappers.uncertainty import Uncertainty
+from .wrappers.uncertainty_settings import Uncertainty
 
 FEWEST = 6
 """Minimum number of rows of a silo: two for training, and one for each other split."""

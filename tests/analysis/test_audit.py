@@ -15,12 +15,12 @@ from commands import TINY, caveat, files, one_error, sets
 from html_page import Page
 
 import caveat as library
-from caveat.analysis.audit import findings
+from caveat.analysis.audit import claim_tests
 from caveat.analysis.audit.data_fractions import nested_order, reduced, with_equal_steps
 from caveat.analysis.audit.observations import Observation
 from caveat.core import ConfigurationError, DataError
 from caveat.core.text import MINUS, percent
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.files.schema import AuditFile
 from caveat.html.audit import fraction, render
 from caveat.runs.progress import Silent
@@ -199,7 +199,7 @@ def test_a_model_without_dropout_gives_no_epistemic_uncertainty(silos: Silos) ->
     audit = library.audit(
         silos, library.FedAvg(mc_samples=3), rounds=1, seeds=(0,), fractions=(1 / 2, 1), model=model, training=QUICK
     )
-    silent = [finding.name for finding in audit.findings if finding.sentence == findings.SILENT]
+    silent = [finding.name for finding in audit.findings if finding.sentence == claim_tests.SILENT]
     assert silent == ["epistemic and data", "aleatoric and epistemic", "disagreement", "seeds"]
     assert "Not drawn because they contain zeros: epistemic" in render(audit.file)
 
@@ -229,7 +229,7 @@ def test_an_interval_on_the_page_is_that_of_the_number_that_it_names(audited: tu
     values = torch.arange(50, dtype=torch.float64)
     runs = [{"a": Observation(torch.zeros(50, 2), torch.zeros(50), {"epistemic": values, "aleatoric": other})}
             for other in (-values, values.roll(9), values.roll(20))]  # fmt: skip
-    found = findings.two_things(runs)
+    found = claim_tests.two_things(runs)
     mean = found.measured["rank_correlation"]["mean"]
     assert mean < 0
     (tmp_path / "audit.json").write_text(json.dumps(audited[1].record | {"findings": [asdict(found)]}))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caveat.analysis.audit import findings
+from caveat.analysis.audit import claim_tests
 from caveat.analysis.audit.correction import LEVEL, Uncorrected, corrected, p_value
 from caveat.analysis.audit.seed_statistics import Jackknifed, Spread
 from caveat.files.schema import Finding, Verdict
@@ -65,7 +65,7 @@ def test_one_test_needs_no_correction_and_equivalence_does_not_depend_on_it() ->
 def test_facts_of_a_promise_are_kept_without_its_conclusion() -> None:
     rows = [{"seed": seed, "n": n, "epistemic": n**power} for seed, power in ((0, -0.4), (1, -0.6), (2, -0.5))
             for n in (10.0, 40.0)]  # fmt: skip
-    found = findings.sample_size(rows, "epistemic")
+    found = claim_tests.sample_size(rows, "epistemic")
     assert (found.verdict, found.measured["p"] < LEVEL) == ("holds", True)
     assert found.sentence.endswith("a standard deviation as 1/√n.")
     undecided, *_ = corrected([found, *(finding(str(i), "cannot say", 0.5) for i in range(20))])

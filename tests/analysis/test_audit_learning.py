@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from caveat.analysis.audit.calibration import Accuracy, against_chance, by_chance, judged
-from caveat.analysis.audit.findings import CONFIDENCE
+from caveat.analysis.audit.claim_tests import CONFIDENCE
 from caveat.analysis.audit.observations import Observation
 from caveat.files.schema import Finding, Verdict
 

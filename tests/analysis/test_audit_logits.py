@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from caveat.analysis.audit.findings import about_logits
+from caveat.analysis.audit.claim_tests import about_logits
 from caveat.analysis.audit.observations import Observation, Observed
 from caveat.core import Prediction
 

@@ -13,7 +13,7 @@ import pytest
 import caveat
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.core.settings import frozen_settings
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files import read_payload
 

@@ -19,7 +19,7 @@ from caveat.core import DataError, DataWarning
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema, unlike_silos
 from caveat.data.schemas import DataSchema, SharedSchema
 from caveat.data.settings import DataSettings, Normalize, OodSettings, Split
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.splits import hashes
 from caveat.data.tables.dictionary import LabelCode, OwnColumn
 

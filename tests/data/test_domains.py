@@ -19,7 +19,7 @@ from caveat.config import dump
 from caveat.config import load as configured
 from caveat.core import ConfigurationError, DataError
 from caveat.data.settings import DataSettings, OodSettings, Split
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.splits import NAMES
 from caveat.runs.finished_run import open_run
 from caveat.runs.start import start

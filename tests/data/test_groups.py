@@ -19,17 +19,17 @@ from caveat.core import ConfigurationError, DataError, DataWarning, Refused, Sil
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.build import load
 from caveat.data.groups import numbered, times, unit_labels, whole_groups
-from caveat.data.pools import Pool
+from caveat.data.raw_samples import Pool
 from caveat.data.settings import DataSettings, Partition
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.sources import read_silo
 from caveat.data.splits import NAMES, HeldOut, again_held_out, contents, keyed
 from caveat.data.survey import survey
 from caveat.data.tables.dictionary import OwnColumn
 from caveat.data.tables.unusual import named_like_id
 from caveat.uncertainty import familiarity
-from caveat.uncertainty.guarantee import counts, fixed_sequence, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
+from caveat.uncertainty.selective_risk import counts, fixed_sequence, ranks, score_edges
 from caveat.uncertainty.sets import prediction_sets, surprise, threshold
 
 KEY = b"k"

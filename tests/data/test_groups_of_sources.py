@@ -16,7 +16,7 @@ from caveat.core import ConfigurationError, DataError, DataWarning
 from caveat.data.build import load
 from caveat.data.checks import check_usual
 from caveat.data.settings import DataSettings
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.sources import read_silo
 from caveat.data.splits import NAMES
 

@@ -18,7 +18,7 @@ from caveat.config import dump
 from caveat.config import load as configured
 from caveat.core import ConfigurationError, Data, DataError, Silo
 from caveat.data.settings import DataSettings, OodSettings, Partition, Shift
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.splits import NAMES
 
 NEEDS_DATA = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")

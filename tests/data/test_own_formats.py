@@ -15,11 +15,11 @@ from caveat import data
 from caveat.config import dump, load, loads
 from caveat.core import ConfigurationError, DataError, DataWarning
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
-from caveat.data.inputs import labeled_inputs
+from caveat.data.new_inputs import labeled_inputs
 from caveat.data.settings import DataSettings
 from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, OwnFile
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.runs.inputs import as_record, from_record
+from caveat.runs.preparation_file import as_record, from_record
 
 CLASSES = ("no", "yes")
 SEX = (LabelCode(code="M", meaning="male"), LabelCode(code="F", meaning="female"))

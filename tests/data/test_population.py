@@ -10,7 +10,7 @@ import torch
 
 import caveat
 from caveat.core import Data, DataError, Silo
-from caveat.data.silos import SiloNames, Silos, population
+from caveat.data.silo_collection import SiloNames, Silos, population
 
 TRAINING = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
 MODEL = caveat.ModelSettings(name="mlp", width=8, features=8, hidden=8)

@@ -13,7 +13,7 @@ from torch import Tensor
 import caveat
 from caveat import data
 from caveat.core import CaveatError, Data, DataError, Silo
-from caveat.data.silos import Silos, population
+from caveat.data.silo_collection import Silos, population
 from caveat.data.user_data import from_arrays
 
 RNG = np.random.default_rng(0)

@@ -43,7 +43,7 @@ from caveat.methods import (
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Loss, Training
 from caveat.training.modules import learning, load
-from caveat.wrappers.trained import trained
+from caveat.wrappers.training_options import trained
 
 TOLERANCE = 1e-3
 """Of a tensor's largest number, after two rounds in float32."""

@@ -15,7 +15,7 @@ from table_runs import DICTIONARY, table
 
 from caveat import Run, export_model
 from caveat.core import DataError, Decision, Reason
-from caveat.data.inputs import noted_inputs
+from caveat.data.new_inputs import noted_inputs
 
 pandas = pytest.importorskip("pandas")
 pyfunc = pytest.importorskip("mlflow.pyfunc")

@@ -13,7 +13,7 @@ from torch import Tensor
 from caveat.export import decompositions
 from caveat.export.export_model import ask_onnx, onnx_model
 from caveat.export.recording import NotRecordable, program_of
-from caveat.nn import posterior_network, stages
+from caveat.nn import posterior_network, stage_features
 from caveat.nn.posterior_network import RadialFlows
 from caveat.uncertainty import familiarity, measures
 
@@ -79,7 +79,7 @@ def test_parts_of_what_is_no_distribution_are_no_numbers() -> None:
 @pytest.mark.parametrize("shape", [(6, 5), (1, 5), (6, 3, 4), (6, 1, 1)])
 def test_moments_of_maps_as_they_are_laid_out(shape: tuple[int, ...]) -> None:
     h = torch.randn(7, *shape)
-    torch.testing.assert_close(stages.moments_directly(h), stages.moments(h), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(stage_features.moments_directly(h), stage_features.moments(h), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", [

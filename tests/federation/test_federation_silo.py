@@ -20,7 +20,7 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.data.agreement import own_schema
-from caveat.data.inputs import noted_inputs, read_inputs
+from caveat.data.new_inputs import noted_inputs, read_inputs
 from caveat.engines.flower_messages import Order, unpack, words_of
 from caveat.federation.silo.app import without_details
 from caveat.federation.silo.member import MODEL_FILES, SiloSide, open_member
@@ -30,7 +30,7 @@ from caveat.federation.terms import Terms
 from caveat.files import read_payload, write_record
 from caveat.files.schema import SiloKeeps, SiloSource
 from caveat.runs.finished_run import Run
-from caveat.runs.inputs import PREPARATION
+from caveat.runs.preparation_file import PREPARATION
 
 pytestmark = pytest.mark.long
 

@@ -21,7 +21,7 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data.agreement import shared_schema
-from caveat.data.inputs import noted_inputs
+from caveat.data.new_inputs import noted_inputs
 from caveat.data.schemas import DataSchema
 from caveat.data.splits import splits_record
 from caveat.engines.flower_messages import pack

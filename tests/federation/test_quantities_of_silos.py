@@ -31,7 +31,7 @@ from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files import read_payload
-from caveat.uncertainty import bars
+from caveat.uncertainty import binned
 
 KINDS = ("quantity", "standardized", "time")
 
@@ -131,7 +131,7 @@ def test_sums_that_no_targets_have_are_refused(kind: str, tmp_path: Path) -> Non
     data = Federation(tmp_path, predict=kind).config.data
     y = torch.arange(9.0)
     y[3] *= -1 if kind == "time" else 1  # censored
-    first, edges = own_sums(y.numpy(), data), bars.grid(torch.tensor([9.0, 36.0, 204.0])).tolist()
+    first, edges = own_sums(y.numpy(), data), binned.grid(torch.tensor([9.0, 36.0, 204.0])).tolist()
     cells = torch.tensor(own_sums(y.numpy(), data, edges), dtype=torch.float64)
     assert checked_sums(cells.tolist(), data, edges, first).equal(cells)
     *ahead, n, total, _ = first[0]

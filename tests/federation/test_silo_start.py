@@ -17,7 +17,7 @@ from silo_files import authority, key_of, startable
 from caveat.core import ConfigurationError
 from caveat.federation.project import write_project
 from caveat.federation.silo import connection_check
-from caveat.federation.silo.start import check_start
+from caveat.federation.silo.start_checks import check_start
 
 SERVER = "fed.example.org:8443"
 

@@ -10,7 +10,7 @@ from own_models import Plain
 from torch import Tensor
 
 import caveat
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.files import read_payload
 
 MODEL = Path("model", "model.safetensors")

@@ -19,7 +19,7 @@ from caveat.html.run.page import render
 from caveat.html.run.repeats import longer
 from caveat.html.run.silo_rows import behind_alone
 from caveat.html.run.trust import right_and_wrong, trust
-from caveat.uncertainty.guarantee import answers_needed
+from caveat.uncertainty.selective_risk import answers_needed
 from caveat.uncertainty.statistical_tests import score_interval
 
 RIGHT = [(40, 39, 0.975)] * 9

@@ -14,7 +14,7 @@ from torch import nn
 from caveat.core import ConfigurationError, Data, SiloContext, State
 from caveat.methods import DisTrans
 from caveat.nn.encoders import Head, Model
-from caveat.nn.stages import recording, stages
+from caveat.nn.stage_features import recording, stages
 from caveat.training.modules import load
 from caveat.wrappers.alarms import Familiar
 

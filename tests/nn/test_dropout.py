@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from caveat.nn.dropout import has_dropout, mc_dropout
-from caveat.nn.probe import check_calls
+from caveat.nn.model_checks import check_calls
 
 
 class Attention(nn.Module):

@@ -16,7 +16,7 @@ from torch import nn
 import caveat
 from caveat.core import Payload, Replies, RunError, SiloContext, State, Update
 from caveat.core.errors import Diverged
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.engines.executor import SiloError
 from caveat.methods import FML, UEFL, FedAvg, FedPN, Local

@@ -12,7 +12,7 @@ from federations import silos
 import caveat as library
 from caveat.core import Payload, RunError, SiloContext, State, Update
 from caveat.core.errors import Diverged
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.files import read, read_run
 from caveat.files.schema import Failure
 from caveat.methods import FedAvg

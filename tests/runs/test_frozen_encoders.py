@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat.core import ConfigurationError, Data, DataWarning, Silo
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.files import read_ledger, read_payload
 from caveat.runs import frozen_features as behind
 

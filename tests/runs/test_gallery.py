@@ -10,7 +10,7 @@ from torch import Tensor
 
 from caveat.core import Data, Decision, Prediction, Silo
 from caveat.data import from_files
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.runs.gallery import SILOS, SURE_ERRORS, gallery, over_domains
 
 COUNT = SILOS + 5

@@ -17,7 +17,7 @@ from torch import Tensor
 import caveat
 from caveat.config import load
 from caveat.core import Data, Decision, Method, Prediction, Silo, Tensors
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.metrics import measure
 from caveat.runs.gallery import INPUTS, features
 from caveat.runs.start import start

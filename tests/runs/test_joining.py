@@ -15,7 +15,7 @@ from commands import one_error
 
 import caveat
 from caveat.core import ConfigurationError, DataError
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.files import lines_of, read_kept
 from caveat.methods import FMLU, UEFL, FedAvg, FedBN, FedPer, FedPN, TrFedDis
 from caveat.nn.models import ModelSettings
@@ -23,7 +23,7 @@ from caveat.runs.finished_run import Run
 from caveat.runs.joining import some_of
 from caveat.runs.progress import Silent
 from caveat.training.fit import Training
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 ROUNDS = 4
 FAST: dict[str, Any] = {

@@ -19,7 +19,7 @@ import torch
 import caveat
 from caveat.config import load
 from caveat.core import CaveatError, ConfigurationError, Data, RunError
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.files import locked, read_payload
 from caveat.runs.execution import finish
 from caveat.runs.finished_run import Run, open_run

@@ -14,14 +14,14 @@ import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, Data, Method, Silo
 from caveat.data.build import load as load_data
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
 from caveat.runs.finished_run import Run
 from caveat.runs.start import resume, start
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 DATA = ["data.source=digits", "data.n_silos=4", "data.shift.angles=[0, 20, 40, 60]"]
 SETTINGS = [

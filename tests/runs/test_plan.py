@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import caveat as library
 from caveat.core import ConfigurationError, Data, Silo
-from caveat.data.silos import Silos, population
+from caveat.data.silo_collection import Silos, population
 from caveat.files import read_sent
 from caveat.runs.plan.counts import Fit, Sizes, phases
 from caveat.runs.plan.estimate import Estimate, MethodCost, makespan

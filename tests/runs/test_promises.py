@@ -12,7 +12,7 @@ import torch
 
 import caveat
 from caveat.cli.output import prediction_rows
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.html.run.page import write_report
 
 SMALL: dict[str, Any] = {"rounds": 3, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}

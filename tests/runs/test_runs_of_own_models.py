@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat.core import ConfigurationError, DataError, RunError
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.files import read_payload
 from caveat.runs.progress import Silent
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import caveat
 from caveat import DataError, data
 from caveat.data.settings import DataSettings
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 
 RNG = np.random.default_rng(1)

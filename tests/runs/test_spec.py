@@ -11,11 +11,11 @@ import pytest
 import caveat
 from caveat.config import Config, load
 from caveat.core import ConfigurationError
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.federation.terms import Terms
 from caveat.files import write_record
 from caveat.files.schema import SCHEMA, RunFile
-from caveat.runs import python_calls
+from caveat.runs import call_arguments
 from caveat.runs.spec import RunSpec, spec_of
 from caveat.runs.spec_file import deciding, described, differences, engine_in, run_file, spec_in
 
@@ -46,7 +46,7 @@ def called(silos: Silos, config: Config) -> RunSpec:
         "min_silos": 2, "newcomers": ["silo-2"], "every": 2, "n_silos": 1, "splits": config.evaluation.splits,
         "uncertainty": config.uncertainty, "privacy": config.privacy,
     }  # fmt: skip
-    return python_calls.spec_of_call(silos, method, arguments, python_calls.RunArguments)
+    return call_arguments.spec_of_call(silos, method, arguments, call_arguments.RunArguments)
 
 
 def test_a_file_and_a_call_specify_the_same(silos: Silos, config: Config) -> None:

@@ -12,7 +12,7 @@ import pytest
 import caveat
 from caveat import config
 from caveat.core import ConfigurationError
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.html.run.page import write_report
 from caveat.methods import APFL, FedAvg, FedBABU

@@ -22,8 +22,8 @@ from caveat.config import load
 from caveat.core import CaveatError, ConfigurationError, DataError, Method, RunError
 from caveat.core.settings import frozen_settings
 from caveat.data import Data, Silo
-from caveat.data.inputs import noted_inputs
-from caveat.data.silos import Silos
+from caveat.data.new_inputs import noted_inputs
+from caveat.data.silo_collection import Silos
 from caveat.nn.custom_model import KNOWN
 from caveat.runs.local_run import LocalRun
 from caveat.runs.spec import spec_of

@@ -12,8 +12,8 @@ from table_runs import table
 import caveat as library
 from caveat import Run, export_model
 from caveat.core import ConfigurationError, RunError
-from caveat.serving.answers import OnnxModel, ServedModel, open_model
 from caveat.serving.deployment import Deployment
+from caveat.serving.served_model import OnnxModel, ServedModel, open_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::caveat.core.DataWarning"),

@@ -17,12 +17,12 @@ from commands import caveat, one_error
 import caveat as library
 from caveat import Run, export_model
 from caveat.export.exported_metadata import recorded
-from caveat.export.outcomes import Promised
+from caveat.export.guarantee import Promised
 from caveat.files import read
 from caveat.files.schema import WatchFile
-from caveat.serving.answering import AnsweringThread, AnswerLog, Served
-from caveat.serving.answers import OnnxModel, RunModel, ServedModel
 from caveat.serving.app import service
+from caveat.serving.inference_thread import AnsweringThread, AnswerLog, Served
+from caveat.serving.served_model import OnnxModel, RunModel, ServedModel
 from caveat.serving.watch import Watch
 
 testclient = pytest.importorskip("fastapi.testclient")

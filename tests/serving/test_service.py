@@ -26,12 +26,12 @@ import caveat
 from caveat import Run, export_model
 from caveat.cli.output import prediction_rows
 from caveat.core import ConfigurationError
-from caveat.data.inputs import noted_inputs
-from caveat.export.outcomes import Promised
-from caveat.serving.answering import BEGINNING, AnsweringThread, AnswerLog, Served
-from caveat.serving.answers import OnnxModel, RunModel, ServedModel
+from caveat.data.new_inputs import noted_inputs
+from caveat.export.guarantee import Promised
 from caveat.serving.app import service
+from caveat.serving.inference_thread import BEGINNING, AnsweringThread, AnswerLog, Served
 from caveat.serving.responses import responses
+from caveat.serving.served_model import OnnxModel, RunModel, ServedModel
 from caveat.serving.watch import Watch
 
 testclient = pytest.importorskip("fastapi.testclient")

@@ -16,12 +16,12 @@ from commands import caveat, one_error
 from table_runs import table
 
 from caveat import Run
-from caveat.export.outcomes import Promised
+from caveat.export.guarantee import Promised
 from caveat.files import read
 from caveat.files.schema import WatchFile
-from caveat.serving.answering import AnsweringThread, Served
-from caveat.serving.answers import RunModel
 from caveat.serving.app import service
+from caveat.serving.inference_thread import AnsweringThread, Served
+from caveat.serving.served_model import RunModel
 from caveat.serving.watch import Watch
 
 pytestmark = pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")

@@ -19,14 +19,14 @@ import caveat
 from caveat import config
 from caveat.core import ConfigurationError, Method, Payload, SiloContext
 from caveat.core.settings import frozen_settings
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files import read_payload
 from caveat.methods import FedAvg, FedBABU, FedPN, PerFedAvg
 from caveat.training.fit import Loss, Training, balanced
 from caveat.training.modules import snapshot
 from caveat.wrappers.ensembles import Ensemble
-from caveat.wrappers.trained import Balanced, trained
+from caveat.wrappers.training_options import Balanced, trained
 
 NEUTRAL: dict[str, Any] = {
     "clip_norm": None, "lr_schedule": "exponential", "warmup": 0, "optimizer_state": "reset", "class_weights": "none",

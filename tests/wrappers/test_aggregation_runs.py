@@ -17,7 +17,7 @@ from federations import ADAM, FAST, METHODS, Federation, assert_same, silos
 import caveat
 from caveat.config import Federation as Section
 from caveat.core import ConfigurationError, Method, Payload, RunError, SiloContext, State, Update
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files import read_payload, read_rows
 from caveat.html.run.page import write_report

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 import caveat
 from caveat import config
 from caveat.core import ConfigurationError, Method, Payload
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.methods import FedAvg, FedBN, Local, TrFedDis
 from caveat.wrappers.aggregation import (

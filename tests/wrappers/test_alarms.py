@@ -12,7 +12,7 @@ from sampled import sampled
 
 from caveat.core import Data, Decision, Method, Prediction, Reason, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
-from caveat.nn.stages import last_layer
+from caveat.nn.stage_features import last_layer
 from caveat.uncertainty import familiarity, novelty
 from caveat.wrappers.alarms import (
     GROUP,
@@ -28,7 +28,7 @@ from caveat.wrappers.alarms import (
 from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 
 def told(federation: Federation, silo: str, x: torch.Tensor) -> Prediction:

@@ -19,7 +19,7 @@ from caveat.metrics import figures, measure
 from caveat.uncertainty import sets
 from caveat.wrappers.calibration import ByClass, Conformal
 from caveat.wrappers.choice_policies import Switched
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 COVERAGE = 0.9
 

@@ -18,7 +18,7 @@ from caveat.uncertainty.temperature import CONTAMINATION, LEAST
 from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import caveat
 from caveat.core import Answers, ConfigurationError, Data, Decision, Method, Payload, Prediction, SiloContext, State
 from caveat.core.silo import SiloInfo
 from caveat.methods import APFL, FML, FedAvg, FedBABU, FedPN, TrFedDis
-from caveat.uncertainty import blending, entropy
+from caveat.uncertainty import entropy, linear_pool
 from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.base import find
 from caveat.wrappers.choice_policies import Best, Blended, Surer, blend
@@ -138,7 +138,7 @@ def test_silos_send_nothing_for_best_and_one_sum_for_blend() -> None:
     for method, names in cases:
         update, kept = method.weigh({}, {}, place)
         assert set(update.payload["decision"]) == names
-        assert torch.equal(kept["decision"]["likelihood"], blending.curve(*both([[0.9, 0.6]]), torch.tensor([1])))
+        assert torch.equal(kept["decision"]["likelihood"], linear_pool.curve(*both([[0.9, 0.6]]), torch.tensor([1])))
 
 
 def both(x: list[list[float]]) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ def both(x: list[list[float]]) -> tuple[Tensor, Tensor]:
 
 def test_impossible_likelihoods_are_told() -> None:
     card = SiloInfo("a", "a", {"train": 5, "validation": 1, "calibration": 1, "test": 1}, (3, 2))
-    honest = blending.curve(*both([[0.9, 0.6]]), torch.tensor([1]))
+    honest = linear_pool.curve(*both([[0.9, 0.6]]), torch.tensor([1]))
     assert Blended(Told()).wrong({"decision": {"likelihood": honest}}, card) == ""
     assert "for 1 inputs" in Blended(Told()).wrong({"decision": {"likelihood": 100 * honest}}, card)
 

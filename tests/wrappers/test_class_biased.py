@@ -16,7 +16,7 @@ from caveat.core import ConfigurationError, Data, Decision, SiloContext
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty.class_bias import WIDEST
 from caveat.wrappers.calibration import ClassBiased, TemperatureScaled
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 
 def silos_of(apart: float, count: int = 6, n: int = 300) -> tuple[list[SiloContext], Tensor]:

@@ -28,7 +28,7 @@ from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.quantities import Intervals, Valued
-from caveat.wrappers.trained import Balanced, Carried
+from caveat.wrappers.training_options import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]
 ON_PURPOSE = {"predict"}

@@ -18,12 +18,12 @@ from caveat.core import Answers, Data, Decision, Payload, Prediction, SiloContex
 from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
 from caveat.uncertainty.familiarity import conformal
-from caveat.uncertainty.guarantee import answers_needed, counts, fixed_sequence, limits, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
+from caveat.uncertainty.selective_risk import answers_needed, counts, fixed_sequence, limits, ranks, score_edges
 from caveat.wrappers.alarms import among_others
 from caveat.wrappers.guarantee_groups import domain_code
 from caveat.wrappers.guarantee_policy import Guaranteed
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1
 HARDNESS = (0.1, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 2.6)

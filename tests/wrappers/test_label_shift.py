@@ -28,7 +28,7 @@ from caveat.methods import FedAvg, Local
 from caveat.uncertainty import sets
 from caveat.wrappers.calibration import Conformal, LabelShifted
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 COVERAGE = 0.9
 EASY, HARD = (0.85, 0.1, 0.05), (0.05, 0.1, 0.85)

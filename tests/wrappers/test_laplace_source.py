@@ -14,7 +14,7 @@ import caveat
 from caveat.core import ConfigurationError, Decision, Method, Prediction
 from caveat.files import read_ledger
 from caveat.methods import FML, FedAvg, FedBN, FedPer, FedPN, Local
-from caveat.nn.stages import last_layer
+from caveat.nn.stage_features import last_layer
 from caveat.uncertainty import laplace
 from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.base import find

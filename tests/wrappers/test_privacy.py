@@ -12,7 +12,7 @@ from commands import TINY, caveat, one_error, sets
 
 import caveat as library
 from caveat.core import ConfigurationError
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files.schema import PrivacyRecord
 from caveat.html.run.ledger import protection

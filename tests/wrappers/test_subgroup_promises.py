@@ -17,7 +17,7 @@ from caveat.methods import FedAvg
 from caveat.wrappers.base import find
 from caveat.wrappers.calibration import Conformal
 from caveat.wrappers.guarantee_policy import Guaranteed
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 NAMES = ("sex = f", "sex = m")
 RISK, DELTA, COVERAGE = 0.05, 0.1, 0.9

@@ -12,7 +12,7 @@ from caveat.core import Decision
 from caveat.core.silo import SiloInfo
 from caveat.methods import FedAvg
 from caveat.uncertainty import familiarity, laplace, temperature
-from caveat.uncertainty.guarantee import GRID, policy_counts
+from caveat.uncertainty.selective_risk import GRID, policy_counts
 from caveat.wrappers.calibration import Conformal, TemperatureScaled
 from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.guarantee_policy import Guaranteed

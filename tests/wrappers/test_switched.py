@@ -32,7 +32,7 @@ from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.choice_policies import Switched, choose
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.pooled_alarms import PooledAlarms
-from caveat.wrappers.uncertainty import Uncertainty
+from caveat.wrappers.uncertainty_settings import Uncertainty
 
 NONE = torch.nn.Identity()
 

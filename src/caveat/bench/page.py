@@ -13,7 +13,7 @@ from ..html.svg import Chart
 from ..html.templates import Table, column, render, table, words
 from ..terminal.tables import Heading, TextTable, text_table
 from .board import EQUAL, MOST_LOST, Board, BoardEstimate, BoardRow, Decided
-from .figures import RISK
+from .cell_metrics import RISK
 
 
 class Shown(NamedTuple):

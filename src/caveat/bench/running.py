@@ -19,7 +19,7 @@ from ..core import ConfigurationError
 from ..core.text import duration
 from ..files import locked, nothing_begun, write_bytes
 from ..methods import METHODS
-from ..runs.other_source import TRAINED
+from ..runs.other_uncertainty import TRAINED
 from ..runs.progress import Progress
 from ..terminal.tables import Heading, TextTable, text_table
 from .board import Board

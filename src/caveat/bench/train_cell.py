@@ -24,11 +24,11 @@ from ..files import read, sum_of_bytes, write_bytes, write_record
 from ..files.schema import BoardCell, CellSource
 from ..runs.finished_run import Run
 from ..runs.frozen_features import features_of
-from ..runs.other_source import TRAINED, with_uncertainty
+from ..runs.other_uncertainty import TRAINED, with_uncertainty
 from ..wrappers.ensembles import has_rounds_after_training
-from ..wrappers.uncertainty import Uncertainty
+from ..wrappers.uncertainty_settings import Uncertainty
+from .cell_metrics import RISK, figures
 from .federations import BoardFederation
-from .figures import RISK, figures
 from .settings import MAJORITY, POOLED, BoardSettings
 
 Arrays = dict[str, NDArray[Any]]

@@ -24,7 +24,7 @@ from . import console
 
 if TYPE_CHECKING:
     from ..data.tables.dictionary import DictionaryColumn
-    from ..federation.silo.start import JoiningCheck
+    from ..federation.silo.start_checks import JoiningCheck
     from ..runs.plan.estimate import MethodCost, Needs, PhaseCost, Plan, Span
 
 Named = Iterator[tuple[str, str]]
@@ -213,7 +213,7 @@ def data(
 def _joining(path: Path, options: Sequence[str], dictionary: Path | None, config: Path | None) -> JoiningCheck:
     from ..core import ConfigurationError
     from ..federation.silo.silo_file import read_silo_file
-    from ..federation.silo.start import JoiningCheck, federation_of
+    from ..federation.silo.start_checks import JoiningCheck, federation_of
 
     file = read_silo_file(path)
     if options:

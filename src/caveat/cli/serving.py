@@ -65,9 +65,9 @@ def serve(
     authentication and no encryption: to serve other machines, put a proxy that adds both in front of the service.
     """
     with reported(named=True), ExitStack() as open_files:
-        from ..serving.answering import AnsweringThread, AnswerLog
         from ..serving.app import service, serving
         from ..serving.deployment import Deployment
+        from ..serving.inference_thread import AnsweringThread, AnswerLog
 
         opened = Deployment(
             tuple(places), tuple(silos or ()), lambda place, silo: _opened(place, silo, model, device), states,
@@ -113,8 +113,8 @@ def watch(
     with reported(named=True):
         from ..files import read
         from ..files.schema import WatchFile
-        from ..serving.batches import add_file
         from ..serving.watch import Watch
+        from ..serving.watch_files import add_file
 
         served = _opened(folder, silo, model, None)
         place = state or Path(f"{folder.resolve().name}-{silo}.watch.json")
@@ -174,6 +174,6 @@ def _rate(alarm: float | None, between: int | None) -> float:
 
 def _opened(folder: Path, silo: str | None, model: Any, device: str | None) -> Any:
     from ..api import load
-    from ..serving.answers import open_model
+    from ..serving.served_model import open_model
 
     return open_model(folder, silo, lambda place: load(place, model=model, device=device or "cpu"))

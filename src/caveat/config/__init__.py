@@ -4,7 +4,7 @@ Keys are declared only once, as fields of the dataclasses of data, model, traini
 texts (docstrings).
 """
 
-from ..wrappers.uncertainty import Uncertainty
+from ..wrappers.uncertainty_settings import Uncertainty
 from .load import dictionary_text, find, load, load_kept, loads, read_dictionary
 from .schema import (
     Config,

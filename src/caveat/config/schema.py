@@ -21,7 +21,7 @@ from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.aggregation import Choice, Robust, ServerOptimizer
 from ..wrappers.privacy import Privacy
-from ..wrappers.uncertainty import Uncertainty
+from ..wrappers.uncertainty_settings import Uncertainty
 
 Seconds = Annotated[float, Field(gt=0, le=1e8)]
 ELSEWHERE: dict[str, KeyPath] = {

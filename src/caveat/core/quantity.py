@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor
 
-from ..uncertainty import bars
+from ..uncertainty import binned
 from ..uncertainty.histograms import beside
 from .errors import ConfigurationError
 
@@ -63,18 +63,18 @@ class Quantity:
         added = yield torch.zeros(0, dtype=torch.float64)
         count = int(added[0])
         size = cls._size(count)
-        found = cls._even(size, *bounds) if bounds else cls._fitted((yield from bars.counted(added[-3:])), size)
+        found = cls._even(size, *bounds) if bounds else cls._fitted((yield from binned.counted(added[-3:])), size)
         edges, means, shares = (tuple(each.tolist()) for each in found)
         return cls(edges, means, shares, count, name, bounds is not None)
 
     @staticmethod
     def sums(y: Tensor, grid: Tensor) -> Tensor:
         """Return what a silo sends of its training targets (n,): their `moments`, for an empty grid, or `cells`."""
-        return bars.cells(y, grid) if len(grid) else bars.moments(y)
+        return binned.cells(y, grid) if len(grid) else binned.moments(y)
 
     @staticmethod
     def _size(count: int) -> int:
-        return bars.number_of_bars(count)
+        return binned.number_of_bars(count)
 
     @staticmethod
     def _even(size: int, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,7 +84,7 @@ class Quantity:
 
     @staticmethod
     def _fitted(found: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        return bars.fitted(found, size)
+        return binned.fitted(found, size)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -119,45 +119,45 @@ class Quantity:
     @cached_property
     def smoothed(self) -> Tensor:
         """(C, C) float32: for a target in each bar, the probabilities that the loss compares outputs with."""
-        return bars.smoothed(self._tensors[2], self.targets)
+        return binned.smoothed(self._tensors[2], self.targets)
 
     def bar(self, y: Tensor) -> Tensor:
         """Return (N,) int64 bars of numbers (N,)."""
-        return bars.place(beside(self._tensors[0], y), y)
+        return binned.place(beside(self._tensors[0], y), y)
 
     def quantile(self, probs: Tensor, level: float | Tensor) -> Tensor:
         """Return (N,) quantiles of distributions (N, C) at a level, or at levels (N,)."""
-        return bars.quantile(probs.double(), beside(self._tensors[0], probs), level)
+        return binned.quantile(probs.double(), beside(self._tensors[0], probs), level)
 
     def mean(self, probs: Tensor) -> Tensor:
         """Return (N,) means of distributions (N, C)."""
         edges, means, _ = (beside(each, probs) for each in self._tensors)
-        return bars.moment(probs.double(), edges, means)[0]
+        return binned.moment(probs.double(), edges, means)[0]
 
     def spread(self, probs: Tensor) -> Tensor:
         """Return (N,) standard deviations of distributions (N, C)."""
         edges, means, _ = (beside(each, probs) for each in self._tensors)
-        return bars.moment(probs.double(), edges, means)[1]
+        return binned.moment(probs.double(), edges, means)[1]
 
     def cdf(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return (N,) or (N, M) probabilities of at most y (N,) or (N, M)."""
-        return bars.cdf(probs.double(), beside(self._tensors[0], probs), y)
+        return binned.cdf(probs.double(), beside(self._tensors[0], probs), y)
 
     def crps(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return (N,) continuous ranked probability scores of y (N,)."""
-        return bars.crps(probs.double(), beside(self._tensors[0], probs), y)
+        return binned.crps(probs.double(), beside(self._tensors[0], probs), y)
 
     def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return (N,) nats: minus the log-density at y (N,)."""
-        return bars.surprise(probs.double(), beside(self._tensors[0], probs), y)
+        return binned.surprise(probs.double(), beside(self._tensors[0], probs), y)
 
     def nonconformity(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return (N,) nonconformity scores of y (N,): the probability of numbers with a higher density."""
-        return bars.nonconformity(probs.double(), beside(self._tensors[0], probs), y)
+        return binned.nonconformity(probs.double(), beside(self._tensors[0], probs), y)
 
     def interval(self, probs: Tensor, limit: Tensor) -> Tensor:
         """Return (N, 2) intervals of the numbers of at most this nonconformity."""
-        return bars.interval(probs.double(), beside(self._tensors[0], probs), beside(limit.double(), probs))
+        return binned.interval(probs.double(), beside(self._tensors[0], probs), beside(limit.double(), probs))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -190,24 +190,24 @@ class Times(Quantity):
     def sums(y: Tensor, grid: Tensor) -> Tensor:
         times, event = observed(y)
         if len(grid):
-            return torch.cat([bars.cells(times[event], grid), bars.cells(times[~event], grid)[:1]])
-        return torch.cat([event.sum().double()[None], bars.moments(times)])  # bars depend on the number of events
+            return torch.cat([binned.cells(times[event], grid), binned.cells(times[~event], grid)[:1]])
+        return torch.cat([event.sum().double()[None], binned.moments(times)])  # bars depend on the number of events
 
     @staticmethod
     def _size(count: int) -> int:
         if count == 0:
             raise ValueError("no events")
-        return bars.number_of_bars(count)
+        return binned.number_of_bars(count)
 
     @staticmethod
     def _even(size: int, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
         inner = torch.linspace(low, high, size, dtype=torch.float64)
-        edges, means = torch.cat([inner, inner[-1:] * (1 + bars.TAIL)]), (inner[1:] + inner[:-1]) / 2
+        edges, means = torch.cat([inner, inner[-1:] * (1 + binned.TAIL)]), (inner[1:] + inner[:-1]) / 2
         return edges, torch.cat([means, inner[-1:]]), torch.full((size,), 1 / size, dtype=torch.float64)
 
     @staticmethod
     def _fitted(found: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        return bars.fitted_times(found, size)
+        return binned.fitted_times(found, size)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ class Times(Quantity):
     @cached_property
     def later(self) -> Tensor:
         """(C, C) float32: for a time censored in each bar, the share of each bar that is later."""
-        return bars.later(len(self.means))
+        return binned.later(len(self.means))
 
     def loss(self, log_probs: Tensor, y: Tensor) -> Tensor:
         """Return (N,) losses: the smoothed cross-entropy of events, and minus the log-probability that a censored event

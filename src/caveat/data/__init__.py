@@ -2,12 +2,12 @@
 
 from ..core import Data, Silo
 from .build import load, read
-from .inputs import labeled_inputs, labels_of, noted_inputs, read_inputs, truth_of
+from .new_inputs import labeled_inputs, labels_of, noted_inputs, read_inputs, truth_of
 from .ood_streams import with_streams
-from .pools import Pool
 from .preprocessing import Inputs, Preparation
+from .raw_samples import Pool
 from .settings import DataSettings, Normalize, OodSettings, Partition, Shift, Split
-from .silos import Silos, population
+from .silo_collection import Silos, population
 from .sources.arrays import digits, npz
 from .sources.image_folders import recolored, resized
 from .splits import hashes, splits_record

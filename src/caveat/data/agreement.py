@@ -19,14 +19,14 @@ from ..core import DataError, DataWarning, Refused, SiloId
 from .build import one_silo, read_outside
 from .checks import check_samples
 from .lazy_rows import changed, row_parts, some_rows
-from .pools import Array, Index, Pool, ordered, shown
 from .preprocessing import check_normalize
 from .quantities import own_sums
+from .raw_samples import Array, Index, Pool, ordered, shown
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings
 from .side_by_side import MAGNITUDES, lacks_most, magnitude, other_unit, spelled_apart, unlike_texts
+from .silo_collection import Silos
 from .silo_indices import own_indices
-from .silos import Silos
 from .sources import read_silo, source_of_silo
 from .sources.image_folders import common_format
 from .splits import Rearrange

@@ -17,12 +17,12 @@ from .groups import samples_of
 from .lazy_rows import LazyRows, PartRows, lazy_inputs
 from .ood_streams import hold_out, unknown_inputs, with_streams
 from .partitions import mislabeled
-from .pools import Array, DataSource, Pool
 from .preprocessing import SequenceFormat, check_normalize, normalized, sequences_of
 from .quantities import labels_of, target_of
+from .raw_samples import Array, DataSource, Pool
 from .settings import DataSettings, Normalize, Shift
+from .silo_collection import Silos
 from .silo_indices import SiloIndices, draw_silos, generator, given_silos, held_back, made_silos
-from .silos import Silos
 from .sources import parsed, places, read_source
 from .sources.image_folders import ImageFormat, check_image_memory, common_format
 from .splits import NAMES

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core import DataError, DataWarning
 from .lazy_rows import LazyInputs
-from .pools import Array, Kind, LabelArray, Pool, shown
+from .raw_samples import Array, Kind, LabelArray, Pool, shown
 from .side_by_side import remarks
 from .tables.unusual import nearly_repeated, unusual_columns
 

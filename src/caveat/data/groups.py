@@ -23,7 +23,7 @@ import numpy as np
 from ..core import DataError, SiloId
 from ..core.settings import check_type
 from .checks import plain_array
-from .pools import Array, Index, LabelArray, Pool
+from .raw_samples import Array, Index, LabelArray, Pool
 from .tables.formats import number, same_value
 
 LEAST = 4

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core import DataError
 from ..core.devices import PART, PartedInputs
-from .pools import Array, Index
+from .raw_samples import Array, Index
 
 AT_ONCE = 1 << 20
 """Maximum number of values of rows that are processed at once."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, key
 from ..core.settings import check_seed, check_type
-from .pools import Array, Pool
-from .silos import Silos
+from .raw_samples import Array, Pool
+from .silo_collection import Silos
 from .sources.image_folders import ImageFormat
 
 Unknown = Literal["none", "classes", "domains"]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import ConfigurationError, DataError
-from .pools import Index, LabelArray
+from .raw_samples import Index, LabelArray
 from .settings import Partition
 
 MINIMUM = 10

@@ -18,7 +18,7 @@ from ..core.devices import FLOAT, check_memory, memory
 from ..core.quantity import Quantity
 from .checks import channels_first, dtype_name, finite_array, image_array, plain_array, series_array, token_array
 from .lazy_rows import LazyInputs
-from .pools import Array, Pool
+from .raw_samples import Array, Pool
 from .settings import Normalize
 from .sources.image_folders import ImageFormat
 from .sources.tables import rows_of

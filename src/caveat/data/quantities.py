@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Refused
 from ..core.quantity import Quantity, Times, observed, unit_of
-from ..uncertainty.bars import CELLS
-from .pools import Array, Index, Pool, shown
+from ..uncertainty.binned import CELLS
+from .raw_samples import Array, Index, Pool, shown
 from .tables.files import Sheet, missing
 from .tables.formats import TRUTH, number
 from .tables.reading_settings import NUMERIC, CsvFormat

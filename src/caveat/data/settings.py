@@ -8,8 +8,8 @@ from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MAX_COUNT, check_different, frozen_settings
-from .pools import Kind
 from .quantities import check_predict
+from .raw_samples import Kind
 from .sources import HELP, SOURCES, parsed
 from .subgroups import Subgrouping
 from .tables.dictionary import (

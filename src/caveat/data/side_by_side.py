@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core import DataError, SiloId
-from .pools import Array, Pool, shown
+from .raw_samples import Array, Pool, shown
 from .tables.advice import TELLING, assignment
 from .tables.formats import same_value
 from .tables.reading_settings import TableColumn

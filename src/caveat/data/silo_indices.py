@@ -10,7 +10,7 @@ from ..core import ConfigurationError, DataError, SiloId, check_silo_name, key
 from ..core.errors import one_of
 from .groups import check_groups, one_per_group, own_parts, samples_of, unit_count, unit_labels, unit_times
 from .partitions import deal, partition
-from .pools import Index, LabelArray, Pool
+from .raw_samples import Index, LabelArray, Pool
 from .settings import DataSettings, Partition
 from .splits import Rearrange, Splits, development_splits, reserve_test, together
 

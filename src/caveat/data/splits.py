@@ -15,7 +15,7 @@ import torch
 
 from ..core import AugmentedData, Data, DataError, Silo
 from .lazy_rows import in_parts, row_parts
-from .pools import Array, Index, LabelArray, Pool
+from .raw_samples import Array, Index, LabelArray, Pool
 from .settings import Split
 from .tables.formats import number
 from .tables.reading_settings import TableColumn

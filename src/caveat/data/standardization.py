@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, SiloId
 from .lazy_rows import row_parts
-from .pools import Array, Pool
+from .raw_samples import Array, Pool
 
 Standardize = Literal["none", "silo", "federation"]
 Numbers = NDArray[np.float64]

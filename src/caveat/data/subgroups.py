@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, DataWarning, Silo, SiloId
 from ..core.text import listed
 from .groups import per_sample
-from .pools import Array, Index, LabelArray, Pool, ordered, shown
+from .raw_samples import Array, Index, LabelArray, Pool, ordered, shown
 from .tables.encoding import Encoder
 from .tables.files import Sheet, missing
 from .tables.formats import number, same_value

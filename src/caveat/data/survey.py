@@ -13,8 +13,8 @@ from ..core.devices import FLOAT, memory
 from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
-from .pools import Pool, ordered
 from .quantities import column_values
+from .raw_samples import Pool, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed, tables

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..core import AugmentedData, ConfigurationError, Data
 from ..core.devices import brought
 from ..core.errors import short_repr
-from .pools import Array, Pool
 from .preprocessing import SequenceFormat
+from .raw_samples import Array, Pool
 from .settings import DataSettings, ImageChange, Normalize, Shift
 
 CHUNK = 1024

@@ -15,10 +15,10 @@ from . import checks
 from .build import make_silos
 from .groups import placed
 from .lazy_rows import JoinedRows, LazyRows
-from .pools import Array, Index, Kind, LabelArray, Pool
 from .preprocessing import SequenceFormat, sequence_format
+from .raw_samples import Array, Index, Kind, LabelArray, Pool
 from .settings import DataSettings, Normalize, Partition, Shift, Split
-from .silos import Silos
+from .silo_collection import Silos
 from .sources.arrays import PARTS, pools_of
 from .standardization import Standardize
 from .subgroups import Subgrouping, of_arrays, with_subgroups

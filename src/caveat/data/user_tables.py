@@ -8,7 +8,7 @@ from ..core import DataError
 from ..core.settings import check_seed, check_type
 from .build import load, make_silos
 from .settings import DataSettings
-from .silos import Silos
+from .silo_collection import Silos
 from .sources import guess
 from .sources.tables import sheets_source
 from .tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, OwnFile, as_lists

@@ -11,7 +11,7 @@ from ..core.aggregation import all_finite
 from ..core.devices import brought_all, deterministic
 from ..files.schema import KeptState
 from ..training.vectorized_fit import Mask, VectorizedData, carried_out
-from ..training.vectorized_replay import Ended, NotVectorizable, Tree, VectorizedTask
+from ..training.vectorized_task import Ended, NotVectorizable, Tree, VectorizedTask
 from .executor import Executor
 from .placement import one_thread
 

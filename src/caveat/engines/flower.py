@@ -19,7 +19,6 @@ from ..files.schema import NO_PART, KeptState, VectorizedRecord
 from ..secure.messages import MasksRemain, TooFewSilos, bound_request
 from ..secure.primitives import digest, digest_of_payload
 from .allocator import keep_freed_memory, use_huge_pages
-from .checks import VARIANCES, impossible_sums, left_out, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
 from .flower_secure import (
     GROUP,
@@ -35,6 +34,7 @@ from .flower_secure import (
 from .measurement_checks import left_out_measuring
 from .norm_bounding import Admission
 from .secure_sums import weight_in, weights_of
+from .update_checks import VARIANCES, impossible_sums, left_out, miscounted
 
 LATE = "no reply in time"
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..core import DataError, Payload, SiloId, Tensors, Update
 from ..core.silo import MOST
-from .checks import LARGEST, Form, by_itself, form, unlike_most
+from .update_checks import LARGEST, Form, by_itself, form, unlike_most
 
 STREAMS = ("", "ood_local", "ood_global")
 """The evaluated split, and the streams of out-of-distribution inputs."""

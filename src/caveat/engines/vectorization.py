@@ -25,7 +25,7 @@ from ..core.aggregation import size
 from ..core.devices import CPU
 from ..files.schema import KeptState, VectorizedRecord
 from ..training.modules import learning
-from ..training.vectorized_replay import NotVectorizable
+from ..training.vectorized_task import NotVectorizable
 from .batched_executor import BatchedExecutor, form, one_of, why
 from .executor import Executor
 from .placement import one_thread

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..nn import posterior_network, stages
+from ..nn import posterior_network, stage_features
 from ..uncertainty import familiarity, measures, novelty
-from .onnx_steps import STEPS
+from .onnx_operators import STEPS
 
 aten = torch.ops.aten
 
@@ -276,7 +276,7 @@ def decomposed_logits(batch: int, logits: Tensor) -> tuple[Tensor, measures.Deco
 
 
 def moments(batch: int, h: Tensor) -> Tensor:
-    return stages.moments_directly(h)
+    return stage_features.moments_directly(h)
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -288,6 +288,6 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     novelty.log_distances: log_distances,
     measures.decomposed_logits: decomposed_logits,
     posterior_network.density: density,
-    stages.moments: moments,
+    stage_features.moments: moments,
 }
 """Replacements of functions of torch and caveat while recording."""

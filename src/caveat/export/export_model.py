@@ -33,7 +33,7 @@ from ..runs.finished_run import Run
 from .exported_function import RawInputs, answering, asked_at, outputs, predicted
 from .exported_metadata import card, metadata, sizes
 from .onnx_nodes import Graph, Ref
-from .onnx_steps import STEPS
+from .onnx_operators import STEPS
 from .program import Program, Size, Value
 from .recording import NotRecordable, program_of
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Prediction, Reason, SiloId
 from ..data import Preparation
+from ..data.tables.allowed_values import usable
 from ..data.tables.encoding import Encoder
-from ..data.tables.limits import usable
 from ..nn.frozen import rows
 from ..runs.answering import AnsweringRun, AtSilo
 from ..runs.frozen_features import features_of

@@ -8,8 +8,8 @@ from typing import Any
 from .._version import __version__
 from ..core import Decision, Reason, SiloId
 from ..core.quantity import Quantity, Times
+from ..data.tables.allowed_values import FORBIDDEN
 from ..data.tables.files import MISSING
-from ..data.tables.limits import FORBIDDEN
 from ..files import read, sum_of
 from ..files.schema import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
@@ -19,7 +19,7 @@ from ..uncertainty.novelty import MOST_ROWS
 from ..wrappers.alarms import Familiar
 from ..wrappers.base import find
 from .exported_function import RawInputs
-from .outcomes import Promised
+from .guarantee import Promised
 from .program import Program, Size
 
 DECISIONS = {

@@ -16,7 +16,7 @@ from ..config import Config
 from ..core import DataError, SiloId
 from ..core.errors import cut
 from ..data.schemas import SharedSchema
-from ..nn.probe import Said
+from ..nn.model_checks import Said
 from ..runs.spec_file import WAITS, deciding, described_config, differences
 
 

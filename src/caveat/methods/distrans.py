@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..core import ConfigurationError, Decision, SiloContext, State
 from ..core.settings import frozen_settings
 from ..nn.encoders import Head, Model, Tokens, parts
-from ..nn.stages import Repeated
+from ..nn.stage_features import Repeated
 from ..training.modules import expect, snapshot
 from .fedavg import FedAvg
 from .fedproto import sizes

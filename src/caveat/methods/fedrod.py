@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..core import ConfigurationError, Decision, Payload, SiloContext, State, Tensors, Update
 from ..core.settings import frozen_settings
 from ..nn.encoders import Model
-from ..nn.stages import last_layer
+from ..nn.stage_features import last_layer
 from ..training.fit import LABELS, Loss
 from ..training.modules import expect, learning, load, snapshot, zeros
 from .fedavg import FedAvg

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core import Prediction, Tensors
 from ..core.quantity import Times, observed
-from ..uncertainty import bars
+from ..uncertainty import binned
 from ..uncertainty.histograms import beside
 
 BINS = 10
@@ -106,7 +106,7 @@ def survival_sums(prediction: Prediction, y: Tensor, target: Times) -> Tensors:
     found = {
         "events": event.sum().double(), "concordant": right, "comparable": total,
         "weighted_concordant": weighted_right, "weighted_comparable": weighted_total,
-        "surprise": -bars.likelihood(probs, target.bar(y)).clamp_min(1e-12).log().sum(),
+        "surprise": -binned.likelihood(probs, target.bar(y)).clamp_min(1e-12).log().sum(),
         "spread": target.spread(probs).sum(), "pit": _probabilities(target, probs, times, event),
     }  # fmt: skip
     grid = torch.linspace(0, last, GRID, dtype=torch.float64, device=probs.device)

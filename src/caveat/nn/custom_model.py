@@ -31,7 +31,7 @@ from ..core.errors import message_of, short_repr
 from .dropout import flat
 from .efficientnet import lite0, lite0_128
 from .encoders import Head, Model, Tokens
-from .probe import check_calls, name_of_dtype, probe_output, sample
+from .model_checks import check_calls, name_of_dtype, probe_output, sample
 
 Make = Callable[..., nn.Module]
 """A module, or a function that returns one: without arguments, or of an input's shape and the number of classes."""

@@ -1,8 +1,8 @@
 """Frozen encoders: their outputs are computed once per input and replace the inputs.
 
 The first stages of a `Model` that are not trained are removed. Their output, and the features that familiarity uses of
-the input and of these stages (`caveat.nn.stages`), become one row of numbers: the new input. The rest of the model
-takes such rows.
+the input and of these stages (`caveat.nn.stage_features`), become one row of numbers: the new input. The rest of the
+model takes such rows.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from .dropout import flat, has_dropout
 from .encoders import Model
-from .probe import sample
-from .stages import Numbers, input_numbers, recording, stages
+from .model_checks import sample
+from .stage_features import Numbers, input_numbers, recording, stages
 
 
 class Unpacked(Numbers):

@@ -21,7 +21,7 @@ from ..core.errors import message_of, short_repr
 from ..core.settings import MAX_COUNT, FieldError, frozen_settings, plain
 from .custom_model import Make, as_model, forget, made, name_of, remember, shape_of
 from .encoders import Model, Tokens, cnn, head, lenet5, linear, mlp, normed, residual
-from .probe import check_calls, probe_output, sample
+from .model_checks import check_calls, probe_output, sample
 
 OWN = {
     "auto": {"width"},

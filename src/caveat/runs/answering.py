@@ -37,7 +37,7 @@ from ..wrappers.quantities import UNIT
 from .base import BaseRun
 from .fingerprints import MODEL
 from .frozen_features import SilosWithFeatures, features_of
-from .inputs import check_ids, late_silos
+from .preparation_file import check_ids, late_silos
 
 Predicted = TypeVar("Predicted", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)

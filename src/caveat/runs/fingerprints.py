@@ -16,12 +16,12 @@ from torch import nn
 from .. import data
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, Tensors
 from ..core.errors import RunChanged
-from ..data.silos import Population
+from ..data.silo_collection import Population
 from ..files import manifest_of, read_payload, sum_of
 from ..files.schema import CodeFingerprint, DataFingerprint
 from ..methods.plugins import named
 from ..nn.frozen import FrozenEncoder
-from ..nn.probe import Said, alike
+from ..nn.model_checks import Said, alike
 from ..training.modules import tensors_of
 
 MODEL = "model/model.safetensors"
@@ -65,7 +65,7 @@ class MadeModel(NamedTuple):
     untaught: str
     """The digest without the bits of trainable tensors."""
     says: tuple[Said, ...]
-    """Outputs of a custom model for fixed inputs (`caveat.nn.probe`)."""
+    """Outputs of a custom model for fixed inputs (`caveat.nn.model_checks`)."""
 
 
 class CodeMade:

@@ -17,15 +17,15 @@ from .. import data
 from ..core import Answers, ConfigurationError, DataError, DataWarning, Prediction, ResultWarning, SiloId
 from ..core.devices import PartedInputs, find_device
 from ..core.silo import positive_class
-from ..data.pools import Array
+from ..data.raw_samples import Array
 from ..files import RUN, RunFolder, decoded, manifest_of, other_kind, read, read_rows, record_of
 from ..files.schema import RunFile, SiloKeeps, Summary, as_json
 from ..html.run.advice import refusal
 from ..nn.custom_model import Make
 from .answering import KeptRun
-from .inputs import PREPARATION, kept_preparation
+from .fixed_size_batches import Predicted, in_parts
 from .local_run import LocalRun
-from .parts import Predicted, in_parts
+from .preparation_file import PREPARATION, kept_preparation
 from .run_metrics import Metric, evaluated, own_figures
 from .spec import RunSpec
 from .spec_file import check_files, check_same_data, run_file, spec_in

@@ -17,7 +17,7 @@ from ..engines.placement import one_thread
 from ..files import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
-from .parts import filled, size_of
+from .fixed_size_batches import filled, size_of
 
 PART = 256
 """Number of inputs whose features are stored at once; a killed process loses at most these."""
@@ -68,7 +68,7 @@ def features_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: to
     with one_thread(), deterministic(device):
         for part in (missing[i : i + size] for i in range(0, len(missing), size)):
             inputs = x[torch.tensor(part)]
-            inputs = inputs if keep else filled(inputs, size)  # of predictions: see `runs/parts.py`
+            inputs = inputs if keep else filled(inputs, size)  # of predictions: see `runs/fixed_size_batches.py`
             found[part] = encoder_on(encoder, device)(brought(inputs, device))[: len(part)].cpu().numpy()
             try:
                 if keep:

@@ -25,11 +25,11 @@ from ..wrappers.base import find
 from ..wrappers.ensembles import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
+from .call_arguments import check_call, check_folder
 from .execution import execute
 from .finished_run import JOINED, Run
 from .local_run import LocalRun
 from .progress import Progress, Silent
-from .python_calls import check_call, check_folder
 from .spec import RunSpec
 
 DEFAULT_ROUNDS = 5

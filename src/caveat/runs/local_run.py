@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import data
 from ..core import SiloId, horizon
 from ..core.silo import FederationInfo
-from ..data.silos import Population
+from ..data.silo_collection import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
 from ..engines.single_machine import SingleMachineEngine
@@ -25,7 +25,7 @@ from .answering import AnsweringRun
 from .fingerprints import data_fingerprint
 from .frozen_features import SilosWithFeatures, check_unchanging
 from .gallery import features, gallery
-from .inputs import check_ids, keep_preparation
+from .preparation_file import check_ids, keep_preparation
 
 
 @dataclass(frozen=True, kw_only=True)

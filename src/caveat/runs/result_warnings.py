@@ -22,7 +22,7 @@ from ..files import About
 from ..files.schema import LargestPart, NotedUpdate, RunState, Summary, WarningRecord
 from ..metrics import merge
 from ..uncertainty.familiarity import least
-from ..uncertainty.subgroups import pools
+from ..uncertainty.mondrian import pools
 from ..uncertainty.temperature import USUAL
 from ..wrappers.base import find
 from ..wrappers.guarantee_policy import Guaranteed

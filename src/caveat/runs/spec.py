@@ -23,18 +23,18 @@ from ..engines.executor import channels_last
 from ..engines.rounds import Participation
 from ..metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
+from ..nn.model_checks import Said, said_of
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
-from ..nn.probe import Said, said_of
 from ..secure.fixed_point import LEAST, threshold
 from ..training.fit import LABELS, Training
 from ..training.modules import tensors_of
 from ..wrappers.aggregation import Robust, ServerOptimizer
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.privacy import Privacy
-from ..wrappers.trained import trained
-from ..wrappers.uncertainty import Uncertainty
+from ..wrappers.training_options import trained
+from ..wrappers.uncertainty_settings import Uncertainty
 from .fingerprints import CodeMade, MadeModel, fits, initialized, read_model
-from .inputs import check_newcomers
+from .preparation_file import check_newcomers
 
 
 @dataclass(frozen=True, kw_only=True)

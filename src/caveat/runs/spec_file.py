@@ -23,7 +23,7 @@ from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..wrappers.aggregation import ServerOptimizer
 from ..wrappers.privacy import Privacy
-from ..wrappers.uncertainty import Uncertainty
+from ..wrappers.uncertainty_settings import Uncertainty
 from .fingerprints import check_data, initial_model_fingerprint
 from .spec import RunSpec, spec_of
 

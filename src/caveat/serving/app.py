@@ -21,10 +21,10 @@ from typing import Any
 
 from .._version import __version__
 from ..core import ConfigurationError
-from .answering import Answered, AnsweringThread, NoModel, Served
-from .answers import Given, Refusal
+from .inference_thread import Answered, AnsweringThread, NoModel, Served
 from .requests import outcomes_of, parsed, request_of, tensors_of
 from .responses import responses
+from .served_model import Given, Refusal
 
 DATATYPES = {"f": "FP64", "i": "INT64", "b": "BOOL", "u": "UINT8"}
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>caveat serve</title>

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..core import ConfigurationError
 from ..files.writing import held
-from .answering import Served
-from .answers import ServedModel
+from .inference_thread import Served
+from .served_model import ServedModel
 from .watch import Watch
 
 

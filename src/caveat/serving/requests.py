@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .answering import Outcome
-from .answers import Given, Refusal
+from .inference_thread import Outcome
+from .served_model import Given, Refusal
 
 Columns = Mapping[str, list[Any]]
 MOST_AXES = 32

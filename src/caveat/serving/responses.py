@@ -10,7 +10,7 @@ import numpy as np
 from ..core import Decision, Reason
 from ..core.prediction import P_VALUES
 from ..export.export_model import Arrays
-from .answers import ServedInputs, ServedModel
+from .served_model import ServedInputs, ServedModel
 
 OTHER = ("probs", "label", "decision", "reason", "answered_by", "sets", "log_evidence", *P_VALUES)
 

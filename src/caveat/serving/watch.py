@@ -22,7 +22,7 @@ from ..files import record_of, write_record
 from ..files.schema import AlarmRaised, WatchFile
 from ..files.writing import privately
 from ..uncertainty.monitoring import ColumnMonitor, Monitor, OutcomeMonitor, RankMonitor
-from .answers import ServedInputs, ServedModel
+from .served_model import ServedInputs, ServedModel
 
 MOST_IDS = 50_000
 """Number of ids, and of answers without an outcome, that are remembered; the oldest are forgotten first."""

@@ -24,7 +24,7 @@ from ..core.quantity import Quantity
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
-from .vectorized_replay import FitCall, VectorizedContext
+from .vectorized_task import FitCall, VectorizedContext
 
 Watcher = Callable[["Training", int, Iterator[Tensor]], Iterator[Tensor]]
 """Takes the settings, the number of examples and all batches of one call of `Training.fit`; returns those to train on.

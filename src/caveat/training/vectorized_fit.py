@@ -20,7 +20,7 @@ from ..core import Data, Tensors
 from ..core.devices import brought
 from .modules import learning, to_train
 from .optimizers import VectorizedOptimizer
-from .vectorized_replay import Ended, FitCall, NotVectorizable, Trained, Tree, VectorizedTask, chosen
+from .vectorized_task import Ended, FitCall, NotVectorizable, Trained, Tree, VectorizedTask, chosen
 
 IGNORED = -100
 """A label that `torch.nn.functional.cross_entropy` ignores."""

@@ -17,8 +17,9 @@ A silo's own ln b is assumed to be normal around the federation's. The variance 
 as in meta-analysis (DerSimonian & Laird, 1986), again from sums: at the common optimum, the silos' derivatives should
 have the variance of their inputs' derivatives, and the excess measures how much silos differ.
 
-A time that is censored in bar k has the likelihood of all later bars and half of its own (`bars.later`), sum_j w_j p_j,
-instead of p_y; its derivatives in ln b are those of its logarithm, under p and under q, the share of each bar of it.
+A time that is censored in bar k has the likelihood of all later bars and half of its own (`binned.later`), sum_j w_j
+p_j, instead of p_y; its derivatives in ln b are those of its logarithm, under p and under q, the share of each bar of
+it.
 
     own = [curve(log_probs, y) for each silo]
     common, spread = agreed(sum(message(each) for each in own)).tolist()
@@ -30,7 +31,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import bars
+from . import binned
 from .histograms import beside
 
 POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-32, 65))
@@ -64,7 +65,7 @@ def curve(log_probs: Tensor, y: Tensor) -> Tensor:
     z, y = log_probs[known].double(), y[known, None]
     censored = y[:, 0] >= z.shape[1]
     if bool(censored.any()):
-        after = beside(bars.later(z.shape[1]), z).double()[y[censored, 0] - z.shape[1]]
+        after = beside(binned.later(z.shape[1]), z).double()[y[censored, 0] - z.shape[1]]
         later = torch.stack([_censored(z[censored], after, b) for b in POWERS], 1)
         return later + curve(z[~censored], y[~censored, 0])
     label = z.gather(1, y)

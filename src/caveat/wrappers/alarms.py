@@ -3,10 +3,11 @@
 Familiarity comes from densities of the features that models compute on the way to an answer.
 
 After the base's last round every silo sends sums over its training inputs of features of the input itself and of every
-stage of the encoder (`caveat.nn.stages`). From their means over silos the server has the densities of the pooled rows
-(`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among the distances of its own calibration
-split, which it keeps. It ranks the uncertainty of an answer among the uncertainties of the same model's answers to the
-calibration split, which it also keeps. Nothing is trained, and no pass through a model is made twice.
+stage of the encoder (`caveat.nn.stage_features`). From their means over silos the server has the densities of the
+pooled rows (`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among the distances of its
+own calibration split, which it keeps. It ranks the uncertainty of an answer among the uncertainties of the same
+model's answers to the calibration split, which it also keeps. Nothing is trained, and no pass through a model is made
+twice.
 
 A silo also keeps the inputs of a model's last layer for its training inputs, or for a sample of them, and ranks the
 distance of an input to the nearest one among the distances of its calibration split (`caveat.uncertainty.novelty`).
@@ -28,9 +29,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo import SiloInfo
-from ..nn.stages import before_last, by_answer, numbers_of, recording, stages
+from ..nn.stage_features import before_last, by_answer, numbers_of, recording, stages
 from ..uncertainty import familiarity, novelty
-from ..uncertainty import subgroups as by_subgroup
+from ..uncertainty import mondrian as by_subgroup
 from ..uncertainty.histograms import beside
 from .base import Wrapper
 

@@ -34,7 +34,7 @@ from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloC
 from ..core.devices import brought
 from ..core.silo import SiloInfo
 from ..uncertainty import class_bias, sets, temperature
-from ..uncertainty import subgroups as by_subgroup
+from ..uncertainty import mondrian as by_subgroup
 from ..uncertainty.histograms import BINS
 from .base import Wrapper, apart, asked, no_histograms
 from .choice_policies import scalar

@@ -35,7 +35,7 @@ from ..core import (
     Update,
 )
 from ..core.silo import SiloInfo
-from ..uncertainty import blending
+from ..uncertainty import linear_pool
 from ..uncertainty.histograms import finite_sample_quantile, histogram, quantile
 from ..uncertainty.measures import entropy
 from .base import Wrapper, no_histograms
@@ -190,9 +190,9 @@ class Best(Wrapper):
         """Keep the likelihood of the validation split on a grid of weights of the local model."""
         x, y = context.validation
         answers = self.base.answer(down, state, context, x) if len(y) else {}
-        found = torch.zeros(blending.WEIGHTS, dtype=torch.float64)
+        found = torch.zeros(linear_pool.WEIGHTS, dtype=torch.float64)
         if len(answers) == 2:
-            found = blending.curve(answers[Decision.LOCAL].probs, answers[Decision.GLOBAL].probs, y).cpu()
+            found = linear_pool.curve(answers[Decision.LOCAL].probs, answers[Decision.GLOBAL].probs, y).cpu()
         return Update({GROUP: self.sent(found)}, 1), state | {GROUP: {"likelihood": found}}
 
     def sent(self, curve: Tensor) -> Tensors:
@@ -236,19 +236,19 @@ class Blended(Best):
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be likelihoods of a silo's validation inputs."""
         n, classes = card.examples["validation"], len(card.class_counts)
-        found = (blending.impossible(each, n, classes) for each in sent.get(GROUP, {}).values())
+        found = (linear_pool.impossible(each, n, classes) for each in sent.get(GROUP, {}).values())
         return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Set the best weight for all silos together."""
         means = replies.mean(GROUP)
-        weight = blending.shared_weight(means["likelihood"].double() * len(replies)) if means else 0.5
+        weight = linear_pool.shared_weight(means["likelihood"].double() * len(replies)) if means else 0.5
         return server | {GROUP: {"ready": torch.tensor(True), "weight": scalar(weight)}}
 
     def weight(self, down: Payload, state: State) -> float:
         """Return the weight of the silo's local model; the federation's for a silo that has measured nothing."""
         shared, own = float(down[GROUP]["weight"]), state.get(GROUP, {}).get("likelihood")
-        return shared if own is None else blending.own_weight(own, shared)
+        return shared if own is None else linear_pool.own_weight(own, shared)
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         if len(answers) == 1 or not down[GROUP]["ready"]:

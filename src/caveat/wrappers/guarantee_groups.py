@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core import Tensors
-from ..uncertainty import subgroups
-from ..uncertainty.guarantee import Guarantee
+from ..uncertainty import mondrian
+from ..uncertainty.selective_risk import Guarantee
 
 CODE = 4
 """Length of a domain's code."""
@@ -99,7 +99,7 @@ def by_pool(
 ) -> dict[str, object]:
     """Return the entries of a group with guarantees by row: for each pool of subgroups, and for all together."""
     parts, known = [], []
-    for first, of in subgroups.members(pool, names).items():
+    for first, of in mondrian.members(pool, names).items():
         few = f", with fewer than the {least:,} calibration inputs that one needs" if len(of) > 1 else ""
         who = f"for {' and '.join(of)}{' together, not each by itself' if few else ''}{few}"
         known.append(found[1 + first])

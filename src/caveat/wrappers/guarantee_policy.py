@@ -3,14 +3,14 @@
 Two rounds follow the base's last one. In the first, silos send histograms of their validation scores, whose quantiles
 rank the scores of all silos of a group on one scale, model by model. In the second, they count on their calibration
 split how many inputs each limit of a grid would answer, and how many wrongly. The limits are tested
-(`caveat.uncertainty.guarantee`), and silos get the largest that passed, or abstain from everything if none did.
+(`caveat.uncertainty.selective_risk`), and silos get the largest that passed, or abstain from everything if none did.
 
 Which silos a guarantee covers depends only on `guarantee_scope` and on numbers of calibration inputs, before any label
 is used. A silo has its own guarantee, tested at the silo on its own counts, which need not leave it; or the guarantee
 of its domain; or the guarantee of the federation. Everything that decisions depend on is fixed before the calibration
 split is used, so the tests are valid.
 
-With subgroups of inputs (`caveat.uncertainty.subgroups`), a group of silos has a limit for all of its inputs together,
+With subgroups of inputs (`caveat.uncertainty.mondrian`), a group of silos has a limit for all of its inputs together,
 which applies to inputs without a subgroup, and one for each pool of subgroups. A silo sends its numbers of calibration
 inputs by subgroup with the histograms, so pools are known before anything is counted.
 """
@@ -26,9 +26,10 @@ from torch import Tensor
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.prediction import Reason
 from ..core.silo import SiloInfo
-from ..uncertainty import subgroups as by_subgroup
-from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
+from ..uncertainty import mondrian as by_subgroup
 from ..uncertainty.histograms import BINS, histogram
+from ..uncertainty.selective_risk import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks
+from ..uncertainty.selective_risk import score_edges as edges_of
 from .alarms import among_others
 from .base import Wrapper, apart, asked, no_counts, no_histograms
 from .choice_policies import choose, nowhere, scalar
@@ -180,7 +181,7 @@ class Guaranteed(Wrapper):
 
     def edges(self, scores: Mapping[str, Tensor]) -> Tensors:
         """Return the edges that rank the scores of each model: (G, J) from (G, 4096) histograms."""
-        return {f"edges.{name}": torch.stack([score_edges(self.score, row) for row in each]) for name, each in
+        return {f"edges.{name}": torch.stack([edges_of(self.score, row) for row in each]) for name, each in
                 scores.items()}  # fmt: skip
 
     def set_edges(self, server: State, replies: Replies, context: SiloContext) -> State:

@@ -29,7 +29,7 @@ from ..core import (
     seeded,
 )
 from ..core.silo import SiloInfo
-from ..nn.stages import LastLayer, last_layer, unobserved
+from ..nn.stage_features import LastLayer, last_layer, unobserved
 from ..uncertainty import entropy, laplace
 from ..uncertainty.histograms import beside
 from .base import Wrapper, find, no_counts, no_scatter, not_within

@@ -50,7 +50,7 @@ from ..core import (
 from ..core.devices import home
 from ..core.settings import LARGE, frozen_settings
 from .base import Wrapper, find
-from .trained import Carried
+from .training_options import Carried
 
 VARIANCE = "running_var"
 """Torch's name for the variance in normalization with running statistics."""

@@ -12,8 +12,8 @@ from ...core.text import equation, percent, plural
 from ...files.schema import AccuracyRecord, Finding, Summary, Verdict
 from ...metrics import EceTest, ece_test
 from ...uncertainty.statistical_tests import chi_squared_tail
+from .claim_tests import CONFIDENCE, open_because
 from .correction import LEVEL, Uncorrected
-from .findings import CONFIDENCE, open_because
 from .observations import Observation, Observed
 from .seed_statistics import Spread
 

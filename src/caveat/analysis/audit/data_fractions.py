@@ -16,7 +16,7 @@ from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files import checked, locked, nothing_begun, record_of, write_record
 from ...files.schema import AuditPlan, Participating, as_json
-from ...runs import python_calls
+from ...runs import call_arguments
 from ...runs.execution import execute
 from ...runs.finished_run import Run
 from ...runs.local_run import LocalRun
@@ -161,7 +161,7 @@ class Sweep:
                 check_same_data(run.folder, run.silos)
                 run.folder.mkdir(parents=True, exist_ok=True)
                 check_begun(run.folder)
-                python_calls.check_call(run)
+                call_arguments.check_call(run)
                 if (run.folder / "summary.json").exists():
                     run.check_code()  # a verdict may only combine runs of one model
                 execute(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")

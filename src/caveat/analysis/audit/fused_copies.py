@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...files.schema import Finding
 from ...uncertainty import opinions
+from .claim_tests import decide, open_because
 from .correction import Uncorrected, p_value
-from .findings import decide, open_because
 from .observations import Observation, Observed, has
 from .seed_statistics import Spread, mean_of_known
 

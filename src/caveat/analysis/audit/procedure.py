@@ -21,16 +21,16 @@ from ...data import Silos
 from ...files import read, write_bytes, write_record
 from ...files.schema import SCHEMA, AuditFile, Finding, FusedCopies, Summary, as_json
 from ...html.audit import render, shortly
-from ...runs import python_calls
+from ...runs import call_arguments
 from ...runs.local_run import LocalRun
 from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
+from . import claim_tests as promises
 from . import data_fractions, fused_copies
-from . import findings as promises
 from .calibration import against_chance, calibration, judged
+from .claim_tests import about_logits, disagreement
 from .correction import corrected
-from .findings import about_logits, disagreement
 from .observations import KEPT, LOGITS, Observed, mean_over_silos
 
 ONCE = Evaluation(every=10**9)
@@ -75,7 +75,7 @@ class Audit:
         return folder / "audit.html"
 
 
-@python_calls.with_arguments(python_calls.TrainingArguments)
+@call_arguments.with_arguments(call_arguments.TrainingArguments)
 def audit(
     silos: Silos,
     method: Method,
@@ -86,7 +86,7 @@ def audit(
     device: str = "cpu",
     out: str | Path | None = None,
     progress: Progress | None = None,
-    **settings: Unpack[python_calls.TrainingArguments],
+    **settings: Unpack[call_arguments.TrainingArguments],
 ) -> Audit:
     """Train `method` with several seeds on fractions of the silos' training data, and test its uncertainties.
 
@@ -97,8 +97,8 @@ def audit(
     call continues an interrupted audit, and a longer list of seeds or fractions extends it. Raises ConfigurationError
     or DataError before anything runs, RunError if a silo fails.
     """
-    spec = python_calls.spec_of_call(silos, method, settings, python_calls.TrainingArguments, "audit")
-    with python_calls.explained():
+    spec = call_arguments.spec_of_call(silos, method, settings, call_arguments.TrainingArguments, "audit")
+    with call_arguments.explained():
         engine = EngineSettings(workers=workers, device=device)
         find_devices(engine.device, engine.workers)
     return audit_of(spec, silos, seeds, fractions, engine, out, progress)
@@ -132,8 +132,8 @@ def audit_of(
         folder = path_of(out, "out") if out is not None else Path(passing)
         sweep = data_fractions.Sweep(
             LocalRun(folder=folder, spec=spec, silos=silos, engine_settings=engine, devices=devices),
-            python_calls.listed(shares, float, "shares"),
-            python_calls.listed(seeds, lambda seed: python_calls.whole(seed, "seeds"), "seeds"),
+            call_arguments.listed(shares, float, "shares"),
+            call_arguments.listed(seeds, lambda seed: call_arguments.whole(seed, "seeds"), "seeds"),
         )
         sweep.check()
         with sweep.begun():

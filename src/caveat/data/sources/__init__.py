@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...core import ConfigurationError, DataError, SiloId
-from ..pools import DataSource, Pool
+from ..raw_samples import DataSource, Pool
 from .arrays import DigitsSource, NpySource, NpzSource
 from .base import Source, SourceSettings, locate
 from .hub import HubSource

@@ -17,8 +17,8 @@ from ...core.devices import memory
 from ..checks import check_classes, input_array, label_array, paired, whole_numbers
 from ..groups import placed
 from ..lazy_rows import ArrayRows, JoinedRows
-from ..pools import Array, DataSource, Kind, LabelArray, Pool
 from ..quantities import CLASSES, valued
+from ..raw_samples import Array, DataSource, Kind, LabelArray, Pool
 from ..tables.reading_settings import NUMERIC, Reading
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 

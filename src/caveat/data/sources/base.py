@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 
 from ...core import DataError, SiloId
 from ...core.errors import MissingError, cut, short_repr
-from ..pools import DataSource, Kind, Pool
+from ..raw_samples import DataSource, Kind, Pool
 from ..tables.reading_settings import Reading
 
 ROOT = "CAVEAT_DATA"

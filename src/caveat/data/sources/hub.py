@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError
 from ..checks import image_array
-from ..pools import Array, DataSource
+from ..raw_samples import Array, DataSource
 from .arrays import pools_of
 from .base import Source, SourceSettings
 from .image_folders import resized

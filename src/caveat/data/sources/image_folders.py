@@ -20,7 +20,7 @@ from ...core.settings import check_type
 from ..checks import check_alike
 from ..groups import numbered
 from ..lazy_rows import LazyRows, PartRows, size_and_time
-from ..pools import Array, DataSource, Index, Pool, ordered
+from ..raw_samples import Array, DataSource, Index, Pool, ordered
 from ..tables.formats import variants
 from .base import Source, SourceSettings, the_one_of
 

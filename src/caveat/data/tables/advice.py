@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..pools import LONGEST, shown
+from ..raw_samples import LONGEST, shown
 from .files import Sheet, first_place, missing
 from .formats import CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES, CellFormat, is_date, number, variants
 from .reading_settings import NUMERIC, Reading

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pools import Array, ordered, shown
+from ..raw_samples import Array, ordered, shown
 from .advice import ENDLESS, LARGEST, MOST_ADVISED, assignment, column_refusal, look_like_names, spelling_refusal
 from .files import Sheet, first_place, missing
 from .formats import CODE, DATE_FORMATS, EXCEL, NO_NUMBER, TIMES, TRUTH, is_date, number, one_spelling, variants

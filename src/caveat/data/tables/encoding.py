@@ -21,11 +21,11 @@ from torch import Tensor
 from ...core import ConfigurationError, DataError, UnlikeColumn
 from ...core.devices import cache_folder
 from ..lazy_rows import ArrayRows, row_parts
-from ..pools import LONGEST, Array, ordered
+from ..raw_samples import LONGEST, Array, ordered
 from .advice import ENDLESS, LARGEST
+from .allowed_values import Limit, allowed, usable
 from .files import Sheet, missing
 from .formats import NO_NUMBER, numeric, same_value
-from .limits import Limit, allowed, usable
 from .reading_settings import AS_USUAL, CsvFormat, TableColumn
 from .reference import NO_REFERENCE, Reference
 

@@ -17,7 +17,7 @@ import numpy as np
 from ...core import ConfigurationError, DataError, Refused
 from ...core.errors import message_of
 from ..lazy_rows import size_and_time
-from ..pools import Array, shown
+from ..raw_samples import Array, shown
 from .formats import PLAIN, CellFormat, is_no_text, no_utf8, reader
 from .reading_settings import CsvFormat
 

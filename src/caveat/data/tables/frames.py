@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...core import DataError
-from ..pools import Array, shown
+from ..raw_samples import Array, shown
 from .files import Sheet
 
 EPOCH = datetime(1970, 1, 1)

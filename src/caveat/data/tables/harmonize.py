@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 from ...core import ConfigurationError, DataError, Refused
-from ..pools import shown
+from ..raw_samples import shown
 from .advice import MOST_ADVISED, assignment
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import ChangedSheet, Sheet, missing

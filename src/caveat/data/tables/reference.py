@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core import UnlikeColumn
 from ...uncertainty.statistical_tests import count_test, holm, rank_test
-from ..pools import Array, shown
+from ..raw_samples import Array, shown
 from .reading_settings import TableColumn
 
 LEVEL = 0.05

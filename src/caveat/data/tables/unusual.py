@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..pools import Array, Index, LabelArray, Pool, shown
+from ..raw_samples import Array, Index, LabelArray, Pool, shown
 from .advice import assignment
 
 HEAD = 1000

@@ -20,11 +20,11 @@ from ...core.devices import find_device
 from ...core.quantity import Times
 from ...core.silo import FederationInfo, SiloInfo
 from ...data import load
-from ...engines.checks import VARIANCES
 from ...engines.flower import FlowerEngine, silent
 from ...engines.flower import Membership as Greeter
 from ...engines.flower_messages import GridMessages
 from ...engines.flower_secure import SecureServer
+from ...engines.update_checks import VARIANCES
 from ...files import RUN, ServerStore, held, locked, owner_only, read, write_json, write_record
 from ...files.schema import SCHEMA, KeptState, Record, Started, Summary, as_json
 from ...html.run.page import write_report

@@ -16,7 +16,7 @@ from ...core.silo import SPLITS, SiloInfo
 from ...data import DataSettings, Preparation, Silos, augmented, splits_record
 from ...data.agreement import OwnSilos, own_silos, silos_of
 from ...data.groups import whole_groups
-from ...data.pools import Pool
+from ...data.raw_samples import Pool
 from ...data.schemas import SharedSchema
 from ...data.sources import read_silo
 from ...data.splits import HeldOut, Rearrange, Splits, again_held_out, contents, keyed

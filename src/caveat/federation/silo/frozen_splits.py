@@ -21,7 +21,7 @@ from ...core.silo import SPLITS
 from ...core.text import escaped
 from ...data import DataSettings
 from ...data.agreement import OwnSilos
-from ...data.pools import Array, Pool
+from ...data.raw_samples import Array, Pool
 from ...data.sources import read_silo, silo_files
 from ...data.splits import HASH, apart, contents, keyed
 from ...files import (
@@ -36,7 +36,7 @@ from ...files import (
     write_record,
 )
 from ...files.schema import SCHEMA, DataFile, NoticedChange, SourceState
-from ...runs.inputs import as_record, without_references
+from ...runs.preparation_file import as_record, without_references
 
 
 class SourceChange(NamedTuple):

@@ -31,7 +31,7 @@ from ...files import Ledger, held, read, refuse_link, refuse_links, to_bytes, wr
 from ...files.schema import SCHEMA, FileSum, ModelFile, SiloKeeps, SiloSource
 from ...runs.fingerprints import MODEL
 from ...runs.finished_run import Run
-from ...runs.inputs import PREPARATION, kept_preparation
+from ...runs.preparation_file import PREPARATION, kept_preparation
 from ...runs.spec import spec_of
 from ...runs.spec_file import described
 from ...secure.messages import SecureRefused

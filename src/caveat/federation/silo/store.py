@@ -30,8 +30,8 @@ from ...files import (
 from ...files.schema import SCHEMA, DataFile, FileSum, KeptState, OwnState, PreparationFile
 from ...runs.answering import AnsweringRun, KeptRun
 from ...runs.fingerprints import MODEL
-from ...runs.inputs import PREPARATION, without_references
 from ...runs.local_run import LocalRun
+from ...runs.preparation_file import PREPARATION, without_references
 from ...runs.spec import RunSpec
 from ...wrappers.alarms import GROUP, INPUTS, distances_alone
 from ...wrappers.joining import Joining

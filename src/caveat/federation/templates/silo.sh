@@ -15,7 +15,7 @@ command=$(command -v flwr-clientapp) || {
     echo 'flwr-clientapp is not on the path: activate the environment with caveat[flower] in it' >&2
     exit 1
 }
-python3 -P -m caveat.federation.silo.start "$silo" "$key" "$server" || exit 2
+python3 -P -m caveat.federation.silo.start_checks "$silo" "$key" "$server" || exit 2
 export FLWR_HOME="$FEDERATION/.flower/$name"
 mkdir -p "$FLWR_HOME"
 chmod 700 "$FLWR_HOME"

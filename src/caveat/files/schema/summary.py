@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from . import figures
+from . import metric_records
 from .base import Count, Figure, File, Record, Size
 from .progress import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 from .run import QuantityRecord
@@ -120,30 +120,30 @@ class SiloRecord(Record):
     class_counts: list[Size] | None = None
     pit: list[float] = []  # of a quantity or a time: inputs by predicted probability of a smaller value, in ten bins
     dropped: dict[str, Size] = {}  # examples removed from a split during the run, not counted above
-    test: figures.Metrics = figures.Metrics()
+    test: metric_records.Metrics = metric_records.Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
-    reliability: figures.Reliability | None = None
+    reliability: metric_records.Reliability | None = None
     decisions: dict[str, float] | None = None
-    models: dict[str, figures.Metrics] = {}
-    streams: dict[str, figures.SiloStream] = {}
-    codewords: figures.Codewords | None = None
+    models: dict[str, metric_records.Metrics] = {}
+    streams: dict[str, metric_records.SiloStream] = {}
+    codewords: metric_records.Codewords | None = None
     perplexity: Figure = None
     codeword_use: list[int] | None = None
     model: str = ""  # the architecture of its local model
     newcomer: bool = False  # took no part in training
     metrics: dict[str, Figure] = {}  # custom metrics, on the test split
-    classification: figures.ClassificationRecord | None = None
+    classification: metric_records.ClassificationRecord | None = None
     promise: GuaranteeRecord | None = None  # the guarantee for its decisions, if silos or domains have their own
 
 
-class SubgroupRecord(figures.Metrics):
+class SubgroupRecord(metric_records.Metrics):
     """The metrics of a subgroup's test inputs, of all silos together."""
 
     name: str
     examples: Count
 
 
-class DomainRecord(figures.Metrics):
+class DomainRecord(metric_records.Metrics):
     """The mean metrics of the silos of one domain."""
 
     domain: str
@@ -158,7 +158,7 @@ class Worst(Record):
 class Newcomers(Record):
     """The mean metrics of held-out silos."""
 
-    mean: figures.Metrics
+    mean: metric_records.Metrics
 
 
 class DeviceRecord(Record):
@@ -202,19 +202,19 @@ class Summary(File):
     silos: list[SiloRecord]
     absent: list[str] = []  # silos without test metrics
     domains: list[DomainRecord] = []
-    mean: figures.Metrics | None = None
+    mean: metric_records.Metrics | None = None
     worst: Worst | None = None
     secure: SecureRecord | None = None  # None if the server saw each silo's messages
-    metrics: dict[str, figures.OwnMetricRecord] = {}  # custom metrics
-    pooled: figures.Metrics = figures.Metrics()
+    metrics: dict[str, metric_records.OwnMetricRecord] = {}  # custom metrics
+    pooled: metric_records.Metrics = metric_records.Metrics()
     subgroups: list[SubgroupRecord] = []
-    risk_coverage: figures.Selective | None = None
-    classification: figures.ClassificationRecord | None = None  # of all silos' inputs together
-    models: dict[str, figures.ModelRecord] = {}
+    risk_coverage: metric_records.Selective | None = None
+    classification: metric_records.ClassificationRecord | None = None  # of all silos' inputs together
+    models: dict[str, metric_records.ModelRecord] = {}
     decisions: dict[str, float] | None = None
     quadrants: dict[str, int] = {}
-    streams: dict[str, figures.Stream] = {}
-    privacy: figures.PrivacyRecord | None = None
+    streams: dict[str, metric_records.Stream] = {}
+    privacy: metric_records.PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     sets: SetsRecord | None = None
     intervals: SetsRecord | None = None  # prediction intervals of a quantity
@@ -223,7 +223,7 @@ class Summary(File):
     temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln inverse temperatures
     class_bias: dict[str, float] = {}  # standard deviation of the silos' class biases
     milestones: list[dict[str, Figure]] = []
-    traffic: figures.Traffic | None = None
+    traffic: metric_records.Traffic | None = None
     seconds: dict[str, float] = {}
     device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
@@ -234,14 +234,16 @@ class Summary(File):
     files: Sums = {}
 
     @property
-    def tested(self) -> dict[str, figures.Stream]:
+    def tested(self) -> dict[str, metric_records.Stream]:
         """The outcome by stream of test inputs; only of the test split if the run has no others."""
-        models = {name: model for name, model in self.models.items() if name != figures.ORACLE}
+        models = {name: model for name, model in self.models.items() if name != metric_records.ORACLE}
         if self.streams or not models:
             return self.streams
-        oracle = self.models[figures.ORACLE].mean if figures.ORACLE in self.models else None
-        found = figures.Stream(models=models, decisions=self.decisions or {}, quadrants=self.quadrants, oracle=oracle)
-        return {figures.INSIDE: found}
+        oracle = self.models[metric_records.ORACLE].mean if metric_records.ORACLE in self.models else None
+        found = metric_records.Stream(
+            models=models, decisions=self.decisions or {}, quadrants=self.quadrants, oracle=oracle
+        )
+        return {metric_records.INSIDE: found}
 
     @model_validator(mode="after")
     def _poolable_bins(self) -> Summary:

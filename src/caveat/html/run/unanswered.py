@@ -5,7 +5,7 @@ from markupsafe import Markup
 from ...core.text import listed, percent
 from ...files import RunFolder
 from ...files.schema import GuaranteeRecord
-from ...uncertainty.guarantee import answers_needed
+from ...uncertainty.selective_risk import answers_needed
 from .classification import too_few
 from .guarantee import kept
 from .incidents import varied

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...core import Data, Method, Round, Silo, SiloId
-from ...data.silos import Population
+from ...data.silo_collection import Population
 from ...data.splits import NAMES
 from ...engines.executor import Executor
 from ...engines.placement import one_thread

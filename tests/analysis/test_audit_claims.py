@@ -12,9 +12,9 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from caveat.analysis.audit import findings, fused_copies
+from caveat.analysis.audit import claim_tests, fused_copies
 from caveat.analysis.audit.calibration import among_seeds, among_silos, calibration
-from caveat.analysis.audit.findings import disagreement
+from caveat.analysis.audit.claim_tests import disagreement
 from caveat.analysis.audit.observations import Observation, Observed
 from caveat.analysis.audit.seed_statistics import (
     Jackknifed,
@@ -55,7 +55,7 @@ def rows(epistemic: Callable[[float, int], float], seeds: Sequence[int] = SEEDS)
     ("exponent", "verdict"), [(-1, "holds"), (-0.5, "holds"), (0, "does not hold"), (0.5, "does not hold")]
 )
 def test_powers_of_n_have_their_exponent(exponent: float, verdict: str) -> None:
-    found = findings.sample_size(rows(lambda n, seed: (1 + seed) * n**exponent), "epistemic")
+    found = claim_tests.sample_size(rows(lambda n, seed: (1 + seed) * n**exponent), "epistemic")
     assert found.measured["exponent"]["by_seed"] == pytest.approx([exponent] * 3)
     assert found.measured["ratio_last_to_first"] == pytest.approx(8**exponent)
     assert found.verdict == verdict
@@ -64,16 +64,16 @@ def test_powers_of_n_have_their_exponent(exponent: float, verdict: str) -> None:
 
 def test_the_exponent_of_aleatoric_uncertainty_stands_beside_that_of_epistemic() -> None:
     made = [row | {"aleatoric": 3 * row["n"] ** -0.5} for row in rows(lambda n, seed: 1 / n)]
-    assert findings.sample_size(made, "epistemic").measured["aleatoric_exponent"]["by_seed"] == pytest.approx(
+    assert claim_tests.sample_size(made, "epistemic").measured["aleatoric_exponent"]["by_seed"] == pytest.approx(
         [-0.5] * 3
     )
-    assert "aleatoric_exponent" not in findings.sample_size(rows(lambda n, seed: 1 / n), "epistemic").measured
+    assert "aleatoric_exponent" not in claim_tests.sample_size(rows(lambda n, seed: 1 / n), "epistemic").measured
 
 
 def test_epistemic_uncertainty_that_is_practically_zero_is_said_though_it_falls() -> None:
     for share, zero in ((1e-4, True), (1e-2, False)):
         made = [row | {"total": row["epistemic"] / share} for row in rows(lambda n, seed: (1 + seed) / n)]
-        found = findings.sample_size(made, "epistemic")
+        found = claim_tests.sample_size(made, "epistemic")
         assert (found.verdict, found.measured["practically_zero"]) == ("holds", zero)
         assert ("practically zero: 0.010 % of total" in found.sentence) == zero
 
@@ -81,7 +81,7 @@ def test_epistemic_uncertainty_that_is_practically_zero_is_said_though_it_falls(
 def test_a_slope_has_the_ratio_of_the_means_that_the_table_shows() -> None:
     made = [{"n": n, "seed": seed, "epistemic": value, "total": 1.0} for n, seed, value in
             ((14, 0, 0.10), (111.7, 0, 0.02), (14, 1, 0.02), (111.7, 1, 0.01))]  # fmt: skip
-    assert "on 8 times the data it is multiplied by 0.25." in findings.sample_size(made, "epistemic").sentence
+    assert "on 8 times the data it is multiplied by 0.25." in claim_tests.sample_size(made, "epistemic").sentence
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_slope_has_the_ratio_of_the_means_that_the_table_shows() -> None:
 )
 def test_the_words_for_a_slope_fit_its_numbers(by_seed: Sequence[float], verdict: str, words: str, reason: str) -> None:
     made = rows(lambda n, seed: n ** by_seed[seed], seeds=range(len(by_seed)))
-    found = findings.sample_size(made, "epistemic")
+    found = claim_tests.sample_size(made, "epistemic")
     assert found.verdict == verdict
     assert found.sentence.startswith(f"Mean epistemic uncertainty {words} n to the power of")
     assert reason.replace("-", MINUS) in found.sentence
@@ -120,8 +120,8 @@ def test_the_words_for_a_slope_fit_its_numbers(by_seed: Sequence[float], verdict
 
 
 def test_one_seed_and_seeds_that_disagree_decide_nothing() -> None:
-    alone = findings.sample_size(rows(lambda n, seed: 1 / n, seeds=[4]), "epistemic")
-    torn = findings.sample_size(rows(lambda n, seed: n ** -float(seed)), "epistemic")
+    alone = claim_tests.sample_size(rows(lambda n, seed: 1 / n, seeds=[4]), "epistemic")
+    torn = claim_tests.sample_size(rows(lambda n, seed: n ** -float(seed)), "epistemic")
     assert (alone.verdict, torn.verdict) == ("cannot say", "cannot say")
     assert alone.measured["exponent"]["mean"] == pytest.approx(-1)
     assert "One seed" in alone.sentence
@@ -129,9 +129,9 @@ def test_one_seed_and_seeds_that_disagree_decide_nothing() -> None:
 
 
 def test_no_uncertainty_has_no_slope() -> None:
-    zero = findings.sample_size(rows(lambda n, seed: 1e-15), "epistemic")
-    assert (zero.verdict, zero.sentence) == ("cannot say", findings.SILENT)
-    single = findings.sample_size([{"seed": s, "n": 10.0, "epistemic": 1.0} for s in SEEDS], "epistemic")
+    zero = claim_tests.sample_size(rows(lambda n, seed: 1e-15), "epistemic")
+    assert (zero.verdict, zero.sentence) == ("cannot say", claim_tests.SILENT)
+    single = claim_tests.sample_size([{"seed": s, "n": 10.0, "epistemic": 1.0} for s in SEEDS], "epistemic")
     assert single.verdict == "cannot say"
 
 
@@ -157,28 +157,28 @@ def test_names_for_one_thing_are_found_out(turn: int) -> None:
         {s: observation(e := uniform(50, seed=seed), (turn * 3 * e + k).exp()) for k, s in enumerate("ab")}
         for seed in SEEDS
     ]
-    found = findings.two_things(runs)
+    found = claim_tests.two_things(runs)
     assert found.measured["rank_correlation"]["by_seed"] == pytest.approx([turn] * 3)
     assert found.verdict == "does not hold"
     assert ("one of them reversed" in found.sentence) == (turn < 0)
 
 
 def test_two_things_are_two_things() -> None:
-    found = findings.two_things([{"a": observation(uniform(400, seed=s), uniform(400, seed=s + 10))} for s in SEEDS])
+    found = claim_tests.two_things([{"a": observation(uniform(400, seed=s), uniform(400, seed=s + 10))} for s in SEEDS])
     assert found.verdict == "holds"
     assert abs(found.measured["rank_correlation"]["mean"]) < 0.1
 
 
 def test_a_model_without_epistemic_uncertainty_is_told_so() -> None:
     runs: list[Observed] = [{"a": observation(torch.zeros(30, dtype=torch.float64))} for _ in SEEDS]
-    for finding in (findings.two_things, findings.seeds_agree, disagreement):
-        assert (finding(runs).verdict, finding(runs).sentence) == ("cannot say", findings.SILENT)
+    for finding in (claim_tests.two_things, claim_tests.seeds_agree, disagreement):
+        assert (finding(runs).verdict, finding(runs).sentence) == ("cannot say", claim_tests.SILENT)
 
 
 def test_what_is_constant_ranks_nothing() -> None:
     assert rank_correlation(torch.ones(5), torch.arange(5)) is None
     assert rank_correlation(torch.arange(5), torch.arange(5) ** 3) == pytest.approx(1)
-    assert findings.two_things([{"a": observation(uniform(9), torch.ones(9))}] * 3).verdict == "cannot say"
+    assert claim_tests.two_things([{"a": observation(uniform(9), torch.ones(9))}] * 3).verdict == "cannot say"
 
 
 # Seeds
@@ -187,10 +187,10 @@ def test_what_is_constant_ranks_nothing() -> None:
 def test_seeds_that_find_the_same_inputs_uncertain_agree() -> None:
     shared = uniform(200)
     runs: list[Observed] = [{"a": observation(shared * (1 + s) + 0.01 * uniform(200, seed=s))} for s in SEEDS]
-    found = findings.seeds_agree(runs)
+    found = claim_tests.seeds_agree(runs)
     assert (found.verdict, found.measured["labels_changed"]) == ("holds", 0)
     assert found.measured["relative_spread"] == pytest.approx(0.5, abs=0.01)  # of 1, 2 and 3
-    alone, pair = findings.seeds_agree(runs[:1]), findings.seeds_agree(runs[:2])
+    alone, pair = claim_tests.seeds_agree(runs[:1]), claim_tests.seeds_agree(runs[:2])
     assert (alone.verdict, alone.sentence) == ("cannot say", "One seed cannot be compared.")
     assert pair.verdict == "cannot say"
     assert "Two seeds make one pair" in pair.sentence
@@ -201,7 +201,7 @@ def test_seeds_that_find_the_same_inputs_uncertain_agree() -> None:
 def test_seeds_that_share_nothing_are_luck() -> None:
     probs = [torch.eye(2, dtype=torch.float64)[torch.full((200,), label)] for label in (0, 0, 1)]
     runs: list[Observed] = [{"a": observation(uniform(200, seed=s), probs=probs[s])} for s in SEEDS]
-    found = findings.seeds_agree(runs)
+    found = claim_tests.seeds_agree(runs)
     assert (found.verdict, found.measured["labels_changed"]) == ("does not hold", pytest.approx(2 / 3))
 
 
@@ -320,7 +320,9 @@ def test_more_seeds_say_more_of_whether_seeds_agree(correlation: float, verdict:
     """The range over pairs, which decided before, only ever grows: "cannot say" in 9 of 10 cases with 20 seeds."""
     generator = torch.Generator().manual_seed(0)
     shares = [
-        np.mean([findings.seeds_agree(agreeing(seeds, correlation, generator)).verdict == verdict for _ in range(20)])
+        np.mean(
+            [claim_tests.seeds_agree(agreeing(seeds, correlation, generator)).verdict == verdict for _ in range(20)]
+        )
         for seeds in (3, 6, 20)
     ]
     assert shares == sorted(shares)
@@ -340,7 +342,7 @@ def test_the_jackknife_over_seeds_covers_the_mean_over_pairs() -> None:
     for _ in range(600):
         x = 1 + 0.5 * generator.standard_normal(6)
         pairs = {(i, j): float(x[i] * x[j]) for i in range(6) for j in range(i)}
-        low, high = Jackknifed(float(np.mean(list(pairs.values()))), findings._means_without(pairs)).interval
+        low, high = Jackknifed(float(np.mean(list(pairs.values()))), claim_tests._means_without(pairs)).interval
         covered += low <= 1 <= high
     assert 0.91 < covered / 600 < 0.97
 
@@ -460,7 +462,7 @@ def test_what_falls_as_a_variance_is_drawn_along_the_line_that_does() -> None:
 
 
 def test_an_interval_is_shown_within_what_a_number_can_be() -> None:
-    spread = findings.Spread((0.85, 0.999, 0.9))
-    assert "from 0.73 to 1.00 (95 % interval)" in findings.open_because("cannot say", 3, spread, 0.9, (-1, 1))
+    spread = claim_tests.Spread((0.85, 0.999, 0.9))
+    assert "from 0.73 to 1.00 (95 % interval)" in claim_tests.open_because("cannot say", 3, spread, 0.9, (-1, 1))
     for same in ((0.9, 0.9, 0.9), (math.nan, 0.9, 0.9)):
-        assert "differ too much" in findings.open_because("cannot say", 3, findings.Spread(same), 0.9)
+        assert "differ too much" in claim_tests.open_because("cannot say", 3, claim_tests.Spread(same), 0.9)

@@ -8,12 +8,12 @@ from ..files import STATES, AppendLog, ServerStore, SiloStore
 from ..files.schema import RunState
 from ..wrappers.base import find
 from ..wrappers.ensembles import SeveralModels, Snapshots, member_groups, numbered
-from ..wrappers.uncertainty import Uncertainty
+from ..wrappers.uncertainty_settings import Uncertainty
+from .call_arguments import with_samples
 from .execution import execute
 from .finished_run import Run
 from .local_run import LocalRun
 from .progress import Progress, Silent
-from .python_calls import with_samples
 
 TRAINED = Uncertainty(temperature_scaling=False, familiarity=False, policy="always")
 """The settings of a run that only trains, from which runs with other settings can continue."""

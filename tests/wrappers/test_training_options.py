@@ -14,14 +14,14 @@ from sampled import different
 
 import caveat
 from caveat.core import ConfigurationError, Method
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files import read_ledger
 from caveat.methods import FedAvg, FedPer, Local
 from caveat.training.fit import Training
 from caveat.wrappers.ensembles import Ensemble
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.trained import Carried, trained
+from caveat.wrappers.training_options import Carried, trained
 
 MOMENTUM = replace(FAST, momentum=0.9)
 ALONE = ("FML", "FMLU", "TrFedDis", "APFL", "FedRoD", "FedProto", "PFedBayes")

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import bars
+from . import binned
 from .temperature import CONTAMINATION
 
 WEIGHTS = 41
@@ -33,7 +33,7 @@ def curve(local: Tensor, other: Tensor, y: Tensor) -> Tensor:
     `local` and `other` (n, C) are probabilities. Rows with NaN in either, and labels of -1, are left out. Labels
     from C on are of times censored in bar y - C."""
     known = (y >= 0) & local.isfinite().all(1) & other.isfinite().all(1)
-    mine, theirs = (bars.likelihood(p[known].double(), y[known])[:, None] for p in (local, other))
+    mine, theirs = (binned.likelihood(p[known].double(), y[known])[:, None] for p in (local, other))
     share = weights().to(mine.device)
     right = share * mine + (1 - share) * theirs
     return -((1 - CONTAMINATION) * right + CONTAMINATION / local.shape[1]).log().sum(0)

@@ -30,7 +30,7 @@ from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
 from ..data.preprocessing import SequenceFormat
-from ..data.silos import SiloNames
+from ..data.silo_collection import SiloNames
 from ..data.sources.image_folders import ImageFormat
 from ..data.standardization import Scaling
 from ..data.subgroups import Subgroups

@@ -1,6 +1,6 @@
 """Checks at a silo before it starts or joins: its file, key, certificate, data, and the server's address.
 
-python -P -m caveat.federation.silo.start SILO.toml KEY SERVER:PORT     in the project's folder
+python -P -m caveat.federation.silo.start_checks SILO.toml KEY SERVER:PORT     in the project's folder
 """
 
 import ssl

@@ -29,12 +29,12 @@ from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
 from ..export.exported_function import RawInputs, outputs
 from ..export.exported_metadata import promises, recorded
-from ..export.outcomes import Promised
+from ..export.guarantee import Promised
 from ..files import RUN, STATES, sum_of
 from ..runs.fingerprints import MODEL
 from ..runs.finished_run import Run
-from ..runs.inputs import PREPARATION
-from ..runs.parts import FEW, in_parts
+from ..runs.fixed_size_batches import FEW, in_parts
+from ..runs.preparation_file import PREPARATION
 from ..uncertainty.monitoring import KnownValues
 
 Array = NDArray[Any]

@@ -13,10 +13,10 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, DataWarning, SiloId
 from ..core.errors import short_repr
 from ..core.quantity import Times, observed
-from .pools import Array
 from .preprocessing import Inputs, Preparation
 from .quantities import column_values, numbers
-from .silos import Silos
+from .raw_samples import Array
+from .silo_collection import Silos
 from .sources.arrays import read_npz
 from .sources.base import locate
 from .sources.image_folders import SUFFIXES, image_files, read_images

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from caveat.core import Decision, Prediction, Reason
-from caveat.runs.parts import FEW, ROWS, filled, in_parts
+from caveat.runs.fixed_size_batches import FEW, ROWS, filled, in_parts
 
 
 def asked(x: Tensor, sizes: list[int]) -> Prediction:

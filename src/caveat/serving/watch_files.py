@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..core import ConfigurationError, DataError
-from ..data.inputs import TABLES, labeled_inputs, noted_inputs
+from ..data.new_inputs import TABLES, labeled_inputs, noted_inputs
 from ..data.sources.base import locate
 from ..data.sources.tables import rows_of
 from ..data.tables.files import read_sheet
-from .answers import WATCHED, RunModel, ServedInputs, ServedModel
+from .served_model import WATCHED, RunModel, ServedInputs, ServedModel
 from .watch import Watch
 
 

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from caveat.uncertainty import blending
+from caveat.uncertainty import linear_pool
 from caveat.uncertainty.temperature import CONTAMINATION
 
 
@@ -26,7 +26,7 @@ def loss(weight: float, p: Tensor, q: Tensor, y: Tensor) -> float:
 
 def test_the_shared_weight_is_that_of_pooled_labels() -> None:
     silos = [drawn(n, seed) for seed, n in enumerate((40, 300, 2000))]
-    weight = blending.shared_weight(sum((blending.curve(*silo) for silo in silos), torch.zeros(41)))
+    weight = linear_pool.shared_weight(sum((linear_pool.curve(*silo) for silo in silos), torch.zeros(41)))
     pooled = tuple(torch.cat(parts) for parts in zip(*silos, strict=True))
     best = minimize_scalar(lambda w: loss(w, *pooled), bounds=(0, 1), method="bounded").x
     assert weight == pytest.approx(best, abs=0.0126)  # half a step of the grid
@@ -36,7 +36,7 @@ def test_the_shared_weight_is_that_of_pooled_labels() -> None:
 @pytest.mark.parametrize("shared", [0.0, 0.3, 1.0])
 def test_an_own_weight_counts_the_shared_one_as_some_labels(shared: float) -> None:
     p, q, y = drawn(60, seed=3)
-    found = blending.own_weight(blending.curve(p, q, y), shared, strength=50.0)
+    found = linear_pool.own_weight(linear_pool.curve(p, q, y), shared, strength=50.0)
 
     def penalized(w: float) -> float:
         return loss(w, p, q, y) - 50 * (shared * math.log(w) + (1 - shared) * math.log(1 - w))
@@ -47,22 +47,24 @@ def test_an_own_weight_counts_the_shared_one_as_some_labels(shared: float) -> No
 
 def test_few_labels_stay_near_the_shared_weight_and_many_leave_it() -> None:
     p = torch.tensor([[0.9, 0.1]], dtype=torch.float64)
-    weights = [blending.own_weight(blending.curve(p.repeat(n, 1), p.flip(1).repeat(n, 1), torch.zeros(n).long()), 0.2)
-               for n in (1, 10, 100, 1000)]  # fmt: skip
+    weights = []
+    for n in (1, 10, 100, 1000):
+        curve = linear_pool.curve(p.repeat(n, 1), p.flip(1).repeat(n, 1), torch.zeros(n).long())
+        weights.append(linear_pool.own_weight(curve, 0.2))
     assert weights == sorted(weights)
     assert weights[0] < 0.35
     assert weights[-1] > 0.9
 
 
 def test_without_labels_the_weight_is_the_shared_one() -> None:
-    nothing = blending.curve(torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0).long())
-    assert blending.own_weight(nothing, 0.35) == 0.35
-    assert blending.shared_weight(nothing) == 0.5
+    nothing = linear_pool.curve(torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0).long())
+    assert linear_pool.own_weight(nothing, 0.35) == 0.35
+    assert linear_pool.shared_weight(nothing) == 0.5
 
 
 def test_equal_models_have_the_shared_weight() -> None:
     p, _, y = drawn(50)
-    assert blending.own_weight(blending.curve(p, p, y), 0.35, strength=0) == pytest.approx(0.35)
+    assert linear_pool.own_weight(linear_pool.curve(p, p, y), 0.35, strength=0) == pytest.approx(0.35)
 
 
 def test_labels_and_probabilities_that_are_none_are_left_out() -> None:
@@ -71,17 +73,17 @@ def test_labels_and_probabilities_that_are_none_are_left_out() -> None:
     worse[3] = math.nan
     y[5] = -1
     kept = torch.tensor([i for i in range(30) if i not in (3, 5)])
-    assert torch.equal(blending.curve(worse, q, y), blending.curve(p[kept], q[kept], y[kept]))
+    assert torch.equal(linear_pool.curve(worse, q, y), linear_pool.curve(p[kept], q[kept], y[kept]))
 
 
 def test_what_no_likelihoods_can_be_is_told() -> None:
     p, q, y = drawn(40)
-    honest = blending.curve(p, q, y)
-    assert blending.impossible(honest, 40, 4) == ""
-    assert blending.impossible(0 * honest, 40, 4) == ""
+    honest = linear_pool.curve(p, q, y)
+    assert linear_pool.impossible(honest, 40, 4) == ""
+    assert linear_pool.impossible(0 * honest, 40, 4) == ""
     bent = honest.clone()
     bent[20] += 5
     for bad in (-honest, 100 * honest, bent):
-        assert "likelihoods that are impossible for 40 inputs" in blending.impossible(bad, 40, 4)
+        assert "likelihoods that are impossible for 40 inputs" in linear_pool.impossible(bad, 40, 4)
     for bad in (honest[:3], honest * math.nan):
-        assert "invalid likelihoods" in blending.impossible(bad, 40, 4)
+        assert "invalid likelihoods" in linear_pool.impossible(bad, 40, 4)

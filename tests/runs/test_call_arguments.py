@@ -16,7 +16,7 @@ import caveat
 from caveat.config import Evaluation, Federation
 from caveat.config.schema import ENGINES
 from caveat.core import ConfigurationError, DataError, Method
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.runs.progress import Silent
 
 SMALL: dict[str, Any] = {"rounds": 3, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}

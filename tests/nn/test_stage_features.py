@@ -9,7 +9,7 @@ from torch import nn
 
 from caveat.nn.dropout import ELEMENTWISE, mc_dropout
 from caveat.nn.models import ModelSettings, build_model
-from caveat.nn.stages import (
+from caveat.nn.stage_features import (
     NUMBERS,
     STAGES,
     before_last,

@@ -12,7 +12,8 @@ from scipy.signal import fftconvolve
 from scipy.stats import binom, binomtest
 from torch import Tensor
 
-from caveat.uncertainty.guarantee import (
+from caveat.uncertainty.histograms import finite_sample_quantile, histogram
+from caveat.uncertainty.selective_risk import (
     PAIR,
     Guarantee,
     answers_needed,
@@ -27,7 +28,6 @@ from caveat.uncertainty.guarantee import (
     score_edges,
     starting_columns,
 )
-from caveat.uncertainty.histograms import finite_sample_quantile, histogram
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1
 SILOS, FEDERATIONS, REFERENCE = 10, 1000, 200

@@ -11,9 +11,9 @@ import torch
 from caveat.core import Data, DataError, Decision, Payload, Prediction, Round, SumOver, Update
 from caveat.core.silo import SiloInfo
 from caveat.engines import measurement_checks
-from caveat.engines.checks import left_out, miscounted
 from caveat.engines.flower_messages import pack, unpack
 from caveat.engines.measurement_checks import left_out_measuring
+from caveat.engines.update_checks import left_out, miscounted
 from caveat.methods import FedAvg
 from caveat.metrics import class_sums, skill
 from caveat.metrics.skill import ROWS

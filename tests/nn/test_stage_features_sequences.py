@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from caveat.nn.stages import NUMBERS, input_numbers, series_numbers, token_numbers
+from caveat.nn.stage_features import NUMBERS, input_numbers, series_numbers, token_numbers
 
 
 def test_length_is_what_stands_before_the_equal_ids_at_the_end() -> None:

@@ -18,13 +18,13 @@ import caveat
 from caveat import data
 from caveat.core import CaveatError, ConfigurationError, DataError, RunError
 from caveat.data.lazy_rows import ArrayRows, LazyInputs
-from caveat.data.pools import Array
+from caveat.data.raw_samples import Array
 from caveat.data.settings import DataSettings
-from caveat.data.silos import Silos
+from caveat.data.silo_collection import Silos
 from caveat.data.splits import NAMES
 from caveat.data.user_data import from_arrays, from_datasets
 from caveat.methods import METHODS
-from caveat.runs.parts import FEW, filled
+from caveat.runs.fixed_size_batches import FEW, filled
 
 RNG = np.random.default_rng(0)
 N = 80

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from ..core import CaveatError, ConfigurationError
 from ..data.tables.reference import FEWEST
 from ..export.export_model import Arrays
-from ..export.outcomes import outcome_of
+from ..export.guarantee import outcome_of
 from ..files.writing import privately
-from .answers import WATCHED, Given, Refusal, ServedInputs, ServedModel
 from .responses import responses
+from .served_model import WATCHED, Given, Refusal, ServedInputs, ServedModel
 from .watch import Watch, rank_of
 
 BATCH = 256

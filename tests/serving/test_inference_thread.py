@@ -26,8 +26,8 @@ from caveat import Run, export_model
 from caveat.files import read
 from caveat.files.schema import WatchFile
 from caveat.files.writing import held
-from caveat.serving.answering import AnsweringThread, Served, read_together
-from caveat.serving.answers import Given, OnnxModel, Refusal, RunModel, ServedInputs, ServedModel
+from caveat.serving.inference_thread import AnsweringThread, Served, read_together
+from caveat.serving.served_model import Given, OnnxModel, Refusal, RunModel, ServedInputs, ServedModel
 from caveat.serving.watch import Watch
 
 pytest.importorskip("onnxruntime")

@@ -20,7 +20,7 @@ from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.aggregation import Choice, ServerOptimizer
 from ..wrappers.privacy import Privacy
-from ..wrappers.uncertainty import Uncertainty
+from ..wrappers.uncertainty_settings import Uncertainty
 from .base import BaseRun
 from .spec import RunSpec
 from .spec_file import check_files, check_spec, described, read_run_file

@@ -17,8 +17,8 @@ from ..core.quantity import Quantity, Times
 from ..core.settings import check_type
 from ..core.silo import positive_class
 from .checks import check_class_list, check_numbers, check_tensor, dtype_name
-from .pools import Array
 from .preprocessing import Inputs, Preparation, SequenceFormat, no_silo
+from .raw_samples import Array
 from .settings import Normalize
 from .sources.image_folders import ImageFormat
 from .splits import NAMES

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from caveat.core import Prediction
 from caveat.core.quantity import Quantity, Times
-from caveat.uncertainty import bars
-from caveat.uncertainty.guarantee import fixed_sequence, policy_counts, ranks, score_edges
+from caveat.uncertainty import binned
 from caveat.uncertainty.histograms import histogram
+from caveat.uncertainty.selective_risk import fixed_sequence, policy_counts, ranks, score_edges
 from caveat.uncertainty.sets import threshold
 
 EDGES = torch.tensor([0.0, 1.0, 3.0, 4.0], dtype=torch.float64)
@@ -26,19 +26,19 @@ def normal(n: int, seed: int = 0) -> Tensor:
 
 def test_distribution_and_quantiles_are_inverse() -> None:
     y = torch.tensor([2.0, 0.5], dtype=torch.float64)
-    assert bars.cdf(PROBS, EDGES, y).tolist() == pytest.approx([0.45, 0.5])
-    assert bars.quantile(PROBS, EDGES, 0.45)[0].item() == pytest.approx(2.0)
-    assert bars.quantile(PROBS, EDGES, 0.5)[1].item() == pytest.approx(0.5)
-    assert bars.quantile(PROBS, EDGES, 1.0)[0].item() == pytest.approx(4.0)
+    assert binned.cdf(PROBS, EDGES, y).tolist() == pytest.approx([0.45, 0.5])
+    assert binned.quantile(PROBS, EDGES, 0.45)[0].item() == pytest.approx(2.0)
+    assert binned.quantile(PROBS, EDGES, 0.5)[1].item() == pytest.approx(0.5)
+    assert binned.quantile(PROBS, EDGES, 1.0)[0].item() == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("y", [-1.0, 0.0, 0.3, 1.0, 2.5, 3.9, 4.0, 6.0])
 def test_crps_is_the_integral(y: float) -> None:
     z = torch.linspace(-2, 7, 90_001, dtype=torch.float64)
     for row in PROBS:
-        below = bars.cdf(row.expand(len(z), -1), EDGES, z)
+        below = binned.cdf(row.expand(len(z), -1), EDGES, z)
         wanted = float((below - (z >= y).double()).square().sum() * (z[1] - z[0]))
-        found = bars.crps(row[None], EDGES, torch.tensor([y], dtype=torch.float64))
+        found = binned.crps(row[None], EDGES, torch.tensor([y], dtype=torch.float64))
         assert float(found) == pytest.approx(wanted, abs=2e-4)
 
 
@@ -78,7 +78,7 @@ def test_equal_targets_and_a_declared_range() -> None:
 
 def test_smoothed_targets_are_gaussian_in_ranks() -> None:
     shares = torch.full((10,), 0.1, dtype=torch.float64)
-    found = bars.smoothed(shares, 225).double()  # a standard deviation of .05
+    found = binned.smoothed(shares, 225).double()  # a standard deviation of .05
     assert found.sum(1).tolist() == pytest.approx([1.0] * 10)
     inner = math.erf(0.05 / 0.05 / math.sqrt(2))
     assert float(found[5, 5]) == pytest.approx(inner, abs=1e-4)
@@ -90,8 +90,8 @@ def test_intervals_hold_exactly_the_numbers_of_low_nonconformity(probs: tuple[fl
     y = torch.linspace(-3, 7, 2001, dtype=torch.float64)
     row = torch.tensor([probs], dtype=torch.float64)
     for limit in (0.1, 0.3, 0.62, 0.9, 0.999, 1.0, 1.1, 1.5):
-        low, high = bars.interval(row, EDGES, torch.tensor(limit, dtype=torch.float64))[0].tolist()
-        kept = y[bars.nonconformity(row.expand(len(y), -1), EDGES, y) <= limit]
+        low, high = binned.interval(row, EDGES, torch.tensor(limit, dtype=torch.float64))[0].tolist()
+        kept = y[binned.nonconformity(row.expand(len(y), -1), EDGES, y) <= limit]
         assert low == pytest.approx(float(kept.min()), abs=0.011)
         assert high == pytest.approx(float(kept.max()), abs=0.011)
 
@@ -99,9 +99,9 @@ def test_intervals_hold_exactly_the_numbers_of_low_nonconformity(probs: tuple[fl
 def test_nonconformity_is_the_probability_of_denser_numbers() -> None:
     """Densities .2, .25 and .3: the last bar first, from its center; then the second one, from the side of the last."""
     y = torch.tensor([3.5, 4.0, 2.0, 1.0, 0.5, -2.0, math.nan], dtype=torch.float64)
-    found = bars.nonconformity(PROBS[:1].expand(6, -1), EDGES, y[:6])
+    found = binned.nonconformity(PROBS[:1].expand(6, -1), EDGES, y[:6])
     assert found.tolist() == pytest.approx([0.0, 0.3, 0.55, 0.8, 0.9, 1.5])
-    assert bars.nonconformity(torch.full((1, 3), math.nan).double(), EDGES, y[:1]).isinf().all()
+    assert binned.nonconformity(torch.full((1, 3), math.nan).double(), EDGES, y[:1]).isinf().all()
 
 
 def test_intervals_cover_inputs_with_much_noise_as_those_with_little() -> None:
@@ -141,7 +141,10 @@ def test_a_level_outside_0_to_1_is_refused() -> None:
 def test_intervals_without_a_limit_and_without_probabilities_are_infinite() -> None:
     none = torch.full((1, 3), math.nan, dtype=torch.float64)
     unlimited = torch.tensor(math.inf).double().nan_to_num()
-    for found in (bars.interval(PROBS[:1], EDGES, unlimited), bars.interval(none, EDGES, torch.tensor(1.0).double())):
+    for found in (
+        binned.interval(PROBS[:1], EDGES, unlimited),
+        binned.interval(none, EDGES, torch.tensor(1.0).double()),
+    ):
         assert found.tolist() == [[-math.inf, math.inf]]
 
 
@@ -194,7 +197,7 @@ def test_the_loss_of_a_censored_time_is_that_of_all_later_bars() -> None:
     quantity = Quantity.loss(target, logits, torch.tensor([2]))
     assert torch.equal(target.loss(logits, torch.tensor([2])), quantity)
     wanted = [float(logits[0, 2].exp()), float(later)]
-    found = bars.likelihood(logits.exp().expand(2, -1), torch.tensor([2, size + 2]))
+    found = binned.likelihood(logits.exp().expand(2, -1), torch.tensor([2, size + 2]))
     assert found.tolist() == pytest.approx(wanted, rel=1e-5)
 
 

@@ -11,7 +11,7 @@ import torch
 
 import caveat
 from caveat.core import ConfigurationError
-from caveat.runs.other_source import TRAINED, with_uncertainty
+from caveat.runs.other_uncertainty import TRAINED, with_uncertainty
 from caveat.wrappers.ensembles import has_rounds_after_training
 
 ROUNDS: dict[str, Any] = {"rounds": 2, "training": caveat.Training(local_epochs=1, batch_size=16)}
