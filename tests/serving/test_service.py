@@ -364,7 +364,7 @@ def test_with_an_audit_answers_are_described_once(run: Run, tmp_path: Path, monk
         calls.append(arguments)
         return responses(*arguments)
 
-    for place in ("answering", "app"):
+    for place in ("inference_thread", "app"):
         monkeypatch.setattr(f"caveat.serving.{place}.responses", counted)
     for audit in (tmp_path / "audit.jsonl", None):
         calls.clear()
