@@ -11,6 +11,7 @@ import torch
 
 from caveat import data
 from caveat.core.errors import ConfigurationError, DataError, DataWarning
+from caveat.data import new_inputs
 from caveat.data.subgroups import Subgrouping, Subgroups, given
 from caveat.data.tables.files import read_sheet
 
@@ -73,7 +74,7 @@ def test_a_file_is_read_once_with_the_separator_of_its_name(tmp_path: Path, monk
     keys: dict[str, Any] = {"files": {"north": {"separator": "^"}}, "subgroups": "sex", "subgroup_input": False}
     silos = data.from_files(north, south, target="y", **keys)
     read: list[Path] = []
-    monkeypatch.setattr(data.inputs, "read_sheet", lambda path, mark: read.append(path) or read_sheet(path, mark))
+    monkeypatch.setattr(new_inputs, "read_sheet", lambda path, mark: read.append(path) or read_sheet(path, mark))
     found = data.noted_inputs(north, silos, "north")
     assert read == [north]
     assert found.subgroup is not None
