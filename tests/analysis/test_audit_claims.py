@@ -203,6 +203,14 @@ def test_seeds_that_share_nothing_are_luck() -> None:
     runs: list[Observed] = [{"a": observation(uniform(200, seed=s), probs=probs[s])} for s in SEEDS]
     found = claim_tests.seeds_agree(runs)
     assert (found.verdict, found.measured["labels_changed"]) == ("does not hold", pytest.approx(2 / 3))
+    assert '%), less than to the seed. The alarm "unfamiliar" is of another score' in found.sentence
+    runs = agreeing(6, 0.55, torch.Generator().manual_seed(0))
+    found = claim_tests.seeds_agree(runs)
+    assert found.verdict == "does not hold"
+    assert found.measured["rank_correlation"]["high"] > 0.5
+    assert "less than to the seed" not in found.sentence
+    share = 100 * found.measured["rank_correlation"]["mean"]
+    assert f" {share:.0f} % of the variance of ranks is due to the input (95 % interval " in found.sentence
 
 
 @pytest.mark.parametrize(("honest", "verdict"), [(True, "holds"), (False, "does not hold")])

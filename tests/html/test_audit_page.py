@@ -129,21 +129,29 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     open_ = audit(found, replace(FALLS, verdict="cannot say"), command=known.command)
     told = next_steps(open_)[-1]
     assert "twice as many rounds and 5 seeds (5 times the training of this one): 26.9 % of labels" in told
-    assert told.endswith("which more rounds may reduce, and 2 seeds do not decide 1 promise.")
+    assert told.endswith(
+        "which more rounds may reduce. If estimates stay as here, 5 seeds decide each of "
+        f"these with a chance of 80 % or more: {FALLS.name}."
+    )
     assert command(open_).endswith("--seeds 0,1,2,3,4")
     near = replace(FALLS, verdict="cannot say", measured={"exponent": {"mean": -1, "low": -10, "high": 8}, "limit": 0})
     other = replace(near, measured=near.measured | {"limit": -1})
     unsure = Finding("confidence", "it is calibrated", "cannot say", "", {})
     known = audit(found, near, replace(other, name="disagreement"), unsure, command=known.command)
     assert next_steps(known)[-1].endswith(
-        "2 seeds do not decide 2 promises (confidence takes more test inputs, not seeds). If estimates stay as here, "
-        f"about {(seeds := seeds_to_decide(known))} seeds decide 1 of these with a chance of 80 % each."
+        f"If estimates stay as here, {(seeds := seeds_to_decide(known))} seeds decide each of these with a chance of "
+        f"80 % or more: {near.name}. Do not expect more seeds to decide: disagreement. Confidence takes more test "
+        "inputs, not seeds."
     )
+    assert f"rounds and {seeds} seeds ({seeds} times the training" in next_steps(known)[-1]
     assert seeds == seeds_needed(1, 9, 2)
     # an interval at the corrected level is wider
     assert seeds_needed(1, 9, 2) < seeds_to_decide(audit(replace(near, measured=near.measured | {"p_corrected": 1.0}),
                                                           replace(near, measured={"p_corrected": 1.0})))  # fmt: skip
-    assert command(known).endswith("--seeds 0,1,2,3,4")
+    assert command(known).endswith("--seeds " + ",".join(map(str, range(seeds))))
+    out_of_reach = audit(found, replace(other, name="disagreement"), command=known.command)
+    assert command(out_of_reach) == "caveat audit digits --set rounds=12 --out a-longer"
+    assert next_steps(out_of_reach)[-1].endswith("may reduce. Do not expect more seeds to decide: disagreement.")
     assert command(audit(found)) == ""
 
 
@@ -192,6 +200,17 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert command(audit(at_limit)) == ""
     (step,) = advice(open_, warning="These models have not learned.")
     assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing
+
+
+def test_the_main_ban_is_first_and_no_later_step_takes_it_back() -> None:
+    open_, agree = replace(FALLS, verdict="cannot say"), replace(FALLS, name="seeds", verdict="does not hold")
+    main, epistemic, _ = advice(open_, agree)
+    assert main.startswith("Do not rely on these uncertainties yet. Until the rest is decided, do not use the column ")
+    assert "column aleatoric of single predictions" in main  # that of epistemic is decided
+    assert epistemic == _INSTEAD["seeds"]
+    main, other, _ = advice(open_, REVERSED)
+    assert main == f"Do not rely on these uncertainties yet. {_MEANWHILE}"
+    assert other == _INSTEAD[REVERSED.name]
 
 
 @pytest.mark.parametrize("seed", range(100))

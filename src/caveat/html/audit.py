@@ -198,8 +198,9 @@ def _broken(findings: Sequence[Finding]) -> list[Finding]:
 
 def next_steps(audit: AuditFile) -> list[str]:
     """Return what to do with the findings: what to use, and how to decide open questions."""
-    steps = [_INSTEAD.get(each.name, f"Do not rely on it: {each.claim}.") for each in _broken(audit.findings)]
-    if any(each.measured.get("practically_zero") for each in audit.findings):
+    broken = _broken(audit.findings)
+    steps = [_INSTEAD.get(each.name, f"Do not rely on it: {each.claim}.") for each in broken]
+    if zero := any(each.measured.get("practically_zero") for each in audit.findings):
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
     if any(each.verdict == "cannot say" and _off(each) for each in audit.findings):
         steps.append(_CAREFUL)
@@ -212,9 +213,9 @@ def next_steps(audit: AuditFile) -> list[str]:
         claims = "; ".join(each.claim for each in held if each.name not in _USE)
         relied = [_USE[each.name] for each in held if each.name in _USE]
         relied += [f"Rely only on what holds: {claims}."] if claims else []
-        steps.append(
-            " ".join([*relied, _MEANWHILE] if held else ["Do not rely on these uncertainties yet.", _MEANWHILE])
-        )
+        banned = zero or any(each.name == "seeds" for each in broken)  # the column epistemic, by another step
+        meanwhile = _MEANWHILE.replace(*_ONLY_ALEATORIC) if banned else _MEANWHILE
+        steps.insert(0, " ".join([*(relied if held else ["Do not rely on these uncertainties yet."]), meanwhile]))
     if changed_labels := _unsettled(audit):
         return [*steps, _longer(audit, changed_labels)]
     inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
@@ -231,8 +232,8 @@ def next_steps(audit: AuditFile) -> list[str]:
         text = f"Repeat with about {seeds} seeds{given}{more}, which decide each of these with a chance of 80 % "
         each = [f"{name} ({max(_FEWEST, needed[name] or 0)})" for name in decided] if decided[1:] else decided
         steps.append(f"{text}if its estimate is right: {'; '.join(each)}.")
-    if beyond := [name for name, seeds in needed.items() if not seeds]:
-        steps.append(f"Do not expect more seeds to decide: {'; '.join(beyond)}. The estimate is close to its limit.")
+    if beyond := _beyond(needed):
+        steps.append(f"{beyond} The estimate is close to its limit.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 
@@ -254,6 +255,7 @@ _MEANWHILE = (
     "Until the rest is decided, do not use the columns aleatoric and epistemic of single predictions; the report of a "
     "run shows whether total_uncertainty finds errors."
 )
+_ONLY_ALEATORIC = ("columns aleatoric and epistemic", "column aleatoric")
 _CAREFUL = (
     "Be careful with probabilities as frequencies: tested alone, calibration errors of some silos are above those by "
     "chance."
@@ -264,20 +266,22 @@ _MANY_CHANGED = 0.2
 
 def _longer(audit: AuditFile, changed_labels: float) -> str:
     """Return advice to train for more rounds, and with more seeds if these leave promises open, with its cost."""
-    ran, seeds, needed = len(audit.seeds), _more_seeds(audit), _seeds_needed(audit)
+    ran, seeds, needed = len(audit.seeds), seeds_to_decide(audit), _seeds_needed(audit)
     also = f" and {seeds} seeds" * bool(seeds)
     text = f"Repeat the audit with twice as many rounds{also} ({2 * (seeds or ran) / ran:g} times the training of this "
-    text += f"one): {percent(changed_labels)} of labels differ between two seeds, which more rounds may reduce"
-    if not seeds:
-        return f"{text}."
-    text += f", and {ran} seeds do not decide {plural(len(needed), 'promise')}"
+    text += f"one): {percent(changed_labels)} of labels differ between two seeds, which more rounds may reduce."
+    if decided := [name for name, count in needed.items() if count]:
+        text += f" If estimates stay as here, {seeds} seeds decide each of these with a chance of 80 % or more: "
+        text += f"{'; '.join(decided)}."
     other = any(each.verdict == "cannot say" and each.name == "confidence" for each in audit.findings)
-    text += f"{' (confidence takes more test inputs, not seeds)' * other}."
-    known = [each for each in needed.values() if each]
-    if not known or max(known) <= seeds:
-        return text
-    most = f"{len(known)} of these" if len(known) < len(needed) else "these"
-    return f"{text} If estimates stay as here, about {max(known)} seeds decide {most} with a chance of 80 % each."
+    parts = [text, _beyond(needed), "Confidence takes more test inputs, not seeds." * other]
+    return " ".join(filter(None, parts))
+
+
+def _beyond(needed: dict[str, int | None]) -> str:
+    """Return the open findings that no advised number of seeds decides, as a sentence; "" without any."""
+    beyond = [name for name, seeds in needed.items() if not seeds]
+    return f"Do not expect more seeds to decide: {'; '.join(beyond)}." if beyond else ""
 
 
 def _unsettled(audit: AuditFile) -> float:
@@ -308,12 +312,6 @@ def seeds_to_decide(audit: AuditFile) -> int:
     return max(_FEWEST, *known) if known else 0
 
 
-def _more_seeds(audit: AuditFile) -> int:
-    """Return the number of seeds with which models that differ much between seeds are audited again, twice as many,
-    because estimates change with the rounds; 0 if seeds leave nothing open."""
-    return max(_FEWEST, 2 * len(audit.seeds)) if _seeds_needed(audit) else 0
-
-
 _FEWEST = 5
 """Fewest seeds of an audit that is repeated."""
 
@@ -322,12 +320,12 @@ def command(audit: AuditFile) -> str:
     """Return the audit's command with twice the rounds if many labels differ between seeds, and with seeds that would
     decide what is open; "" if nothing is, or without a command that changes it."""
     given, out = option_of(audit.command, "--set rounds"), option_of(audit.command, "--out")
+    seeds = seeds_to_decide(audit)
     if _unsettled(audit):
         longer = {"--set rounds": str(2 * int(given)), "--out": f"{out}-longer"} if given.isdecimal() and out else {}
-        if longer and (seeds := _more_seeds(audit)):
+        if longer and seeds:
             longer["--seeds"] = more_seeds(audit.seeds, seeds)
         return changed(audit.command, longer) if longer else ""
-    seeds = seeds_to_decide(audit)
     return changed(audit.command, {"--seeds": more_seeds(audit.seeds, seeds)}) if audit.command and seeds else ""
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-from ...core.text import joined, more_seeds, percent, plural
+from ...core.text import equation, joined, listed, more_seeds, percent, plural
 from ...files.schema import Comparison, DifferenceRecord, Measure, Result, Setting, predicted
 from ...uncertainty.statistical_tests import half_width, seeds_needed
 from ..commands import changed, option_of
-from .budgets import longest, range_of, rising, trained, unequal_budgets, uneven
+from .budgets import longest, pairs_of, range_of, rising, trained, unequal_budgets, uneven
 from .verdict import ALONE, WITHOUT, accuracies, ahead, barely, gap_between, gap_text, unlearned
 from .wording import LEVEL, SEEDS, ranked
 
@@ -86,13 +86,19 @@ def _cost(record: Comparison, setting: Setting, seeds: int, times: int = 1) -> s
     if not each:
         return ""
     total = most * times * max(seeds, len(record.seeds))
-    low, high = sorted((total * sum(median(of) for of in each), total * sum(fmean(of) for of in each)))
-    fold = uneven(record, setting)
-    unit, name = (1, "s") if high < 120 else (60, "min") if high < 7200 else (3600, "h")
-    least, usual = (max(1, round(value) if value < 10 else 5 * round(value / 5)) for value in (low / unit, high / unit))
-    some = f"{least} to {usual} {name}; run times here varied up to {fold:.0f}-fold"
-    some = some if fold and least < usual else f"{usual} {name}"
+    if uneven(record, setting):
+        some = f"{_about(total * sum(median(of) for of in each))} at the usual speed, "
+        some += f"{_about(total * sum(max(of) for of in each))} at the slowest seen here"
+    else:
+        some = _about(total * max(sum(median(of) for of in each), sum(fmean(of) for of in each)))
     return f" ({'twice as many: ' * (times > 1)}about {some})"
+
+
+def _about(seconds: float) -> str:
+    """Return a duration in steps of one up to ten units, then of five."""
+    unit, name = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
+    value = seconds / unit
+    return f"{max(1, round(value) if value < 10 else 5 * round(value / 5))} {name}"
 
 
 def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pair: DifferenceRecord) -> list[Advice]:
@@ -106,11 +112,16 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         text += f"rose for {gained}."
         free = {run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")}
         measure, pairs = record.measures[0], record.results(setting, record.measures[0]).pairs
-        gaps = [gap for each in order if (gap := gap_between(pairs, each.row, ALONE, measure))]
-        if free == {0} and gaps and not any(map(ahead, gaps)) and all(gap.high is not None for gap in gaps):
-            text += f" Until then, {ALONE}, with which silos send nothing, is not shown to be worse"
-            behind = [f"{gap_text(measure, gap.high)} behind {gap.a}" for gap in gaps if gap.high and gap.high > 0]
+        gaps = {each.row: gap for each in order if (gap := gap_between(pairs, each.row, ALONE, measure))}
+        if free == {0} and gaps and not any(ahead(gap) or gap.high is None for gap in gaps.values()):
+            text += f" Until then, {ALONE}, with which silos send nothing, is not shown to be worse in {measure.title}"
+            behind = [
+                f"{gap_text(measure, gap.high)} behind {name}"
+                for name, gap in gaps.items()
+                if gap.high is not None and gap.high > 0
+            ]
             text += f"; it may be up to {joined(behind)}." if behind else "."
+            text += _worse_alone(record, setting, order)
         return [Advice(text, more=True)]
     if half is not None and abs(pair.mean or 0.0) <= half:
         seeds, tests = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
@@ -122,6 +133,18 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         text = f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
         return [Advice(f"{text}differences above {gap_text(record.measures[0], half)}.")]
     return [Advice(f"Use {first} on silos like these.")] * ahead(pair)
+
+
+def _worse_alone(record: Comparison, setting: Setting, order: Sequence[Result]) -> str:
+    """Return in which other metrics training alone is worse, with p-values corrected for pairs, as a sentence."""
+    told = list[str]()
+    for measure in record.measures[1:]:
+        pairs = pairs_of(record, setting, measure)
+        for name in [each.row for each in order] if measure.higher is not None else ():
+            gap = gap_between(pairs, name, ALONE, measure)
+            if gap and ahead(gap):
+                told.append(f"{gap_text(measure, gap.mean or 0)} behind {name} ({equation(gap.p_adjusted or 0)})")
+    return f" In other metrics it is worse (p corrected for pairs only): {listed(told, 4)}." if told else ""
 
 
 def _half(pair: DifferenceRecord) -> float | None:

@@ -1,6 +1,7 @@
 """Budgets of a comparison: numbers of rounds, who leads at a common round, and who still learned at the end."""
 
 from collections import Counter
+from math import inf
 from statistics import fmean
 
 from ...core.text import joined, listed, percent, plural
@@ -74,12 +75,14 @@ def range_of(of: tuple[int, int]) -> str:
     return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
 
 
-def rising(record: Comparison, setting: Setting) -> str:
-    """Return the methods whose validation accuracy increased by more than two points in the last third of rounds."""
+def rising(record: Comparison, setting: Setting, until: float = inf) -> str:
+    """Return the methods whose validation accuracy increased by more than two points in the last third of the rounds,
+    or of those up to `until`."""
     gains = {}
     for row in record.rows if predicted(record.measures) == "classes" else ():
         curves = [
-            [value for _, value, _ in run.curve if value is not None] for run in record.runs(row, setting, "done")
+            [value for at, value, _ in run.curve if value is not None and at <= until]
+            for run in record.runs(row, setting, "done")
         ]
         known = [each[-1] - each[-1 - len(each) // 3] for each in curves if len(each) >= 3]
         if known and fmean(known) > _RISING:
@@ -107,10 +110,13 @@ def at_common_round(record: Comparison, setting: Setting) -> str:
     where = f"At round {last}, the last common one,"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
     behind += f"; mean of {plural(min(map(len, runs.values())), 'seed')}, not tested"
+    gained = rising(record, setting, last)
+    since = f" In the last third of the rounds up to it, validation accuracy rose for {gained}"
+    more = f"{since}: the order may change." if gained else ""
     if best - other < _LEVEL:
         same = f"{where} {first} and {second} have the same accuracy on validation data"
-        return f"{same} ({percent(best)}{behind}): which is better is not decided."
+        return f"{same} ({percent(best)}{behind}): which is better is not decided.{more}"
     return (
         f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
-        f"({percent(best)}, {second} {percent(other)}{behind})."
+        f"({percent(best)}, {second} {percent(other)}{behind}).{more}"
     )

@@ -106,13 +106,14 @@ def _all_within(
 
 def _elsewhere(record: Comparison, setting: Setting) -> str:
     """Return the differences in other metrics that a correction for pairs and metrics leaves, as a sentence; if there
-    are none, the smallest p-value before the correction for metrics; "" if that is not small either."""
-    count, shown, least = len(record.measures), list[str](), (LEVEL, "")
+    are none, the smallest p-value before the correction for metrics, of metrics of which a direction is better if one
+    of them is small; "" if none is."""
+    count, shown, least = len(record.measures), list[str](), (True, LEVEL, "")
     for measure in record.measures[1:]:
         found = dict[str, list[schema.DifferenceRecord]]()
         for pair in pairs_of(record, setting, measure):
             if pair.mean and pair.p_adjusted is not None and pair.p_adjusted < LEVEL:
-                least = min(least, (pair.p_adjusted, measure.title))
+                least = min(least, (measure.higher is None, pair.p_adjusted, measure.title))
                 gap = pair if (pair.mean > 0) == bool(measure.higher) else _turned(pair)
                 if pair.p_adjusted * count < LEVEL:
                     found.setdefault(gap.a, []).append(gap)
@@ -123,8 +124,10 @@ def _elsewhere(record: Comparison, setting: Setting) -> str:
     text = f" In the other {plural(count - 1, 'metric')}, after a correction for all {count}, "
     if shown:
         return f"{text}{listed(shown, _MOST_OTHERS)}."
-    p, name = least
-    return f"{text}no difference is shown (smallest p before it: {probability(p)}, {name})." if name else ""
+    undirected, p, name = least
+    of = "" if undirected else " of metrics with a better direction"
+    told = f"(smallest p{of}, corrected for pairs only: {probability(p)}, {name})"
+    return f"{text}no difference is shown {told}." if name else ""
 
 
 WITHOUT = {

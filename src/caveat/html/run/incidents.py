@@ -95,7 +95,7 @@ def withdrawn(run: RunFolder) -> str:
 
 _LONGEST_ERROR = 600
 """Maximum length of an error."""
-_DEFAULT, _HIGHEST = 0.001, 0.01
+_USUAL, _FOR_SGD = (0.001, "the default of training.lr"), (0.01, "a usual start for sgd")
 """The default learning rate, and the highest one that is advised after a divergence."""
 
 
@@ -116,10 +116,12 @@ def failures(run: RunFolder) -> list[Failed]:
     return own + [_failed(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
-def _rate(run: RunFolder) -> float | None:
+def _rate(run: RunFolder) -> tuple[float | None, tuple[float, str]]:
+    """Return the learning rate, and the highest one to try next with its source, which depends on the optimizer."""
     section = run.section("method").get("training")
-    found = section.get("lr") if isinstance(section, Mapping) else None
-    return float(found) if isinstance(found, int | float) else None
+    known = section if isinstance(section, Mapping) else {}
+    found, usual = known.get("lr"), _FOR_SGD if known.get("optimizer") == "sgd" else _USUAL
+    return float(found) if isinstance(found, int | float) else None, usual
 
 
 def varied(run: RunFolder, name: str, *options: str, command: str = "run") -> str:
@@ -137,10 +139,10 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
-        found = _rate(run)
-        rate = min((found or _HIGHEST) / 10, _HIGHEST)
+        found, (highest, source) = _rate(run)
+        rate = min((found or 10 * highest) / 10, highest)
         was = "" if found is None else f" from {found if found < 1e4 else round(found):,}"
-        why = f" ({rate / _DEFAULT:.0f} times the default)" if rate > _DEFAULT else ""
+        why = f" ({source})" if rate == highest else ""
         left = "The run has no model." if own else "The run is not affected, only this comparison is missing."
         first = f", first seen in the model of {plain(failure.silo)}" if failure.silo else ""
         what = f"{what}: training diverged{first}. {left}"
