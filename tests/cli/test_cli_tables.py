@@ -7,6 +7,8 @@ import io
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,15 @@ from PIL import Image
 from typer.testing import Result
 
 from caveat.api import load
-from caveat.cli.output import prediction_rows
+from caveat.cli.finished import _of_own as of_own
+from caveat.cli.output import _mostly_missing as mostly_missing
+from caveat.cli.output import has_images, prediction_rows, tested_at
 from caveat.config import read_dictionary
 from caveat.core import Prediction, ResultWarning
-from caveat.files import as_text
+from caveat.core.text import percent
+from caveat.data.tables.reading_settings import TableColumn
+from caveat.data.tables.reference import NO_REFERENCE, ColumnReference, Reference
+from caveat.files import as_text, write_json
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 TABLE = [*TINY, "data.source=csv:a.csv", "data.target=ill", "data.shift.angles=[]", "training.batch_size=8"]
@@ -259,16 +266,56 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
     assert [row["patient"] for row in found] == [f"{100 + i}" for i in range(200)]
     assert {row["decides"] for row in found} == {"person"}  # by the advice of the run's report
     assert "warning: a.csv is a file of the run's data" in result.stderr
+    tested = {each["name"]: each for each in json.loads(Path("some/run/summary.json").read_text())["silos"]}
+    of, share = tested["silo-1"]["n_test"], tested["silo-1"]["test"]["accuracy"]
+    right = f"may be worse: at silo silo-1, {share * of:.0f} of {of} answered test inputs in the run were right ("
+    assert f"{right}{percent(share)}, 95 % interval " in result.stderr
     with pytest.warns(ResultWarning, match="^silo-0: Do not use it at any silo: it predicts class "):
         load("some/run").predictor("silo-0")
     own = caveat("evaluate", "some/run", "a.csv", "--silo", "silo-1", "--target", "ill").stderr
     assert "warning: a.csv is a file of the run's data, so the model was trained on most of its inputs" in own
+    assert right in own
+    run = load("some/run")
+    of, share = tested["silo-0"]["n_test"], tested["silo-0"]["test"]["accuracy"]
+    assert tested_at(run, "silo-0").startswith(f": at silo silo-0, {share * of:.0f} of {of} answered test inputs ")
+    assert tested_at(run, "silo-9") == "; those for the run's test split are in summary.json."
+    copy: Any = SimpleNamespace(folder=Path("nowhere"))  # without summary.json
+    assert tested_at(copy, "silo-0") == "."
     Path("b.csv").write_text(Path("a.csv").read_text())
     for file, given in (("a.csv", "FILE"), ("b.csv", "b.csv")):  # a file with labels that are new tests the model
         assert caveat("predict", "some/run", file, "--silo", "silo-1", "--report", "p.html").exit_code == 0
         page = Page(Path("p.html").read_text()).text
         assert f"caveat evaluate some/run {given} --silo silo-1 --target ill" in page
     assert "trained on" not in caveat("evaluate", "some/run", "b.csv", "--silo", "silo-1", "--target", "ill").stderr
+
+
+def test_a_file_named_after_a_silo_has_the_test_result_of_that_silo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caveat.cli.output.tested_at", lambda run, silo: f" at {silo}")
+    data = SimpleNamespace(source="csv:b c.csv,a.csv")
+    run = SimpleNamespace(
+        experiment=SimpleNamespace(spec=SimpleNamespace(data=data)), preparation=SimpleNamespace(names=["VA", "b c"])
+    )
+    assert of_own("b c.csv", run, "VA").endswith(" at b c")
+    assert of_own("a.csv", run, "VA").endswith(" at VA")
+    assert of_own("other.csv", run, "VA") == ""
+
+
+def test_images_of_a_silo_are_those_that_the_runs_report_shows(tmp_path: Path) -> None:
+    item = {"label": 0, "predicted": 0, "probability": 0.9, "total": 0.3}
+    assert not has_images(tmp_path, "a")
+    silos = [{"name": "a", "certain": [{**item, "image": "AAAA"}]}, {"name": "b", "certain": [item]}]
+    write_json(tmp_path / "gallery.json", {"classes": ["ill", "well"], "silos": silos})
+    assert [has_images(tmp_path, name) for name in "abc"] == [True, False, False]
+
+
+def test_columns_that_are_mostly_missing_at_a_silo_are_those_of_its_calibration_rows() -> None:
+    columns = tuple(ColumnReference((1.0,) * (4 - missing), missing) for missing in (0, 2, 3))
+    encoder: Any = SimpleNamespace(
+        table=[TableColumn("age"), TableColumn("chol"), TableColumn("ca")], reference=Reference(columns)
+    )
+    assert mostly_missing(encoder) == {"ca"}
+    encoder.reference = NO_REFERENCE
+    assert mostly_missing(encoder) == set()
 
 
 def test_predict_names_a_column_in_other_units(nowhere: Path) -> None:

@@ -88,8 +88,10 @@ def test_more_alarms_than_chance_are_called_unlike_the_silos_own(low: int, kind:
     # The threshold is that of 99 calibration inputs: five or more of 20 in 0.9 % of files.
     line = verdicts(made(low))[0]
     assert line[0] == kind
-    why = " (8 unlike the silo's own inputs)" * (kind == "bad")
-    assert f"{low} of 20 inputs raise an alarm{why}; of the silo's own, about 1 is expected (5 in 100)" in line[1]
+    why = " (8 unlike the silo's own inputs), more than chance explains (p < 0.001)" * (kind == "bad")
+    why += ", no more than chance explains (p = 0.092)" * (low == 3)
+    told = f"{low} of 20 inputs raise an alarm{why}; of the silo's own, about 1 is expected (5 in 100). Such an input "
+    assert line[1].replace("\xa0", " ").startswith(told)
 
 
 def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
@@ -174,6 +176,13 @@ def test_columns_explain_what_alarms_do_not_show() -> None:
     assert person.startswith("Have a person decide all 20 inputs")
     assert why == ("Find out why columns are mostly missing (ca 99 %): if they are not measured where these rows come "
                    "from, do not use this silo's model for such rows.")  # fmt: skip
+    known = replace(found, source="b.csv", others=("b",), in_sample="Trained on.", missing_at={"b": {"ca", "slope"}})
+    here, unfit = "Here, columns are mostly missing (ca 99 %)", "standardization and calibration of silo VA do not fit"
+    assert steps(known)[2] == f"{here}, as in the calibration rows of silo b: {unfit} such rows."
+    for there in ({}, {"b": set[str]()}, {"VA": {"ca"}}):  # not recorded, not missing, of another silo
+        assert steps(replace(known, missing_at=there))[2] == f"{here}: {unfit} such rows."
+    assert not any("do not use this silo's model" in step for step in steps(known))
+    assert why in steps(replace(known, in_sample=""))
     columns, alarms = verdicts(found)
     assert (columns.kind, alarms.kind) == ("bad", "open")
     assert alarms.text.startswith("The absence of an alarm is no evidence here: 1 of 20 inputs raise an alarm")
@@ -191,7 +200,7 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     found = made(3)
     step, others = steps(found)
     csv = "with <code>decides</code> = person in the CSV"
-    assert step == f"Have a person decide 3 inputs {csv}: 3 with a reason (typicality of at most 0.05)."
+    assert step == f"Have a person decide 3 inputs {csv}: 3 with an alarm (typicality of at most 0.05)."
     assert others == f"Use the labels of the other 17 in the CSV. {WRONG}."
     expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %)."
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
@@ -204,35 +213,55 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     )
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
-    both = "(typicality of at most 0.05 or uncertainty above the policy&#39;s limit)"
+    both = "3 with a reason (typicality of at most 0.05 or uncertainty above the policy&#39;s limit)"
     assert both in steps(made(1, decision=decision))[0]
     person, check, *_ = steps(made(8))
     assert check.startswith("Check units, codes and selection")
     assert person == "Have a person decide all 20 inputs, as the column <code>decides</code> of the CSV says."
     pictures = steps(replace(made(8), cells={}, image=lambda i: "png"))
-    assert pictures[1].startswith("Check orientation, contrast and source of the images")
+    assert pictures[1] == "Check orientation, contrast and source of the images before you rely on any prediction."
+
+
+@pytest.mark.parametrize(("low", "at"), [(0, None), (4, 0), (8, 1)])
+def test_images_of_the_silo_to_compare_with_are_in_the_runs_report_if_it_has_any(low: int, at: int | None) -> None:
+    pictures = replace(made(low), cells={}, image=lambda i: "png")
+    shown, where = replace(pictures, own_images=True), '(the run\'s report has some: "Examples of test inputs", VA)'
+    assert [where in step for step in steps(shown)] == [i == at for i in range(len(steps(pictures)))]
+    assert not any("Examples of test inputs" in step for step in steps(pictures))
+    noted = replace(shown, prediction=replace(made(0).prediction, typicality=None, false_alarm_rate=0.0))
+    assert f"with those of the silo's own {where} before using" in steps(noted)[-1]
 
 
 def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
-    named = steps(replace(made(8), source="b c.csv", others=("b c",)))
+    p = torch.tensor([0.01, 0.5, 0.01, 0.6, 0.7] * 4, dtype=torch.float64)  # alarms in no order of rows
+    unlike = made(0, typicality=p)
+    assert unlike.all_unlike
+    named = steps(replace(unlike, source="b c.csv", others=("b c",)))
     own = "predict them with its standardization and calibration"
     from_source = "If you know from their source, not from alarms, that these inputs are of"
     assert Markup(named[-1]).striptags() == f"{from_source} silo b c, {own}: --silo 'b c'"
     assert named[0].startswith("Have a person decide all 20")
     trained = steps(replace(made(8), source="b c.csv", others=("b c",), in_sample="Trained on."))
+    assert not any("several sources" in step for step in trained)
     assert Markup(trained[0]).striptags() == f"These inputs are of silo b c: {own}: --silo 'b c'"
-    assert trained[1].startswith("Otherwise, have a person decide all 20")
+    assert trained[1].startswith("Until then, have a person decide all 20")
     assert trained[-1] == "Do not judge the model by these predictions: Trained on."
     assert sum("--silo" in step for step in trained) == 1
-    other = steps(replace(made(8), others=("b c", "d")))
+    other = steps(replace(unlike, others=("b c", "d")))
     assert Markup(other[-1]).striptags() == (f"{from_source} another silo (b c, d), {own}: --silo NAME")
     given = "caveat predict runs/x 'b c.csv' --silo VA --out v1.2/new --report new.html"
-    other = replace(made(8), source="b c.csv", others=("b c",), command=given)
+    other = replace(unlike, source="b c.csv", others=("b c",), command=given)
     page = Page(render(other)).text
     again = "caveat predict runs/x 'b c.csv' --silo 'b c' --out 'v1.2/new-b c' --report 'new-b c.html'"
     assert page.index(again) < page.index("The strangest inputs") < page.index(given)
     known = replace(other, prediction=made(3).prediction)
     assert not any("--silo" in step for step in steps(known))
+    changed = replace(made(8), source="new.csv", others=("d",), command="caveat predict new some/new.csv --silo VA")
+    several, apart = (Markup(step).striptags() for step in steps(changed)[-2:])
+    assert several.startswith("If the file has several sources, predict each as a file: p-values change near row 8")
+    which = "these inputs, or those of one part, are of another silo (d), predict them, as a file of their own, with"
+    assert which in apart
+    assert apart.endswith(": caveat predict new PART.csv --silo NAME")
 
 
 def test_the_limit_of_the_runs_report_is_applied() -> None:
@@ -248,8 +277,8 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     person, others = steps(limited)
     csv = "with <code>decides</code> = person in the CSV"
     assert person == (
-        f"Have a person decide 7 inputs {csv}: 3 with a reason (typicality of at most 0.05) and 4 with "
-        f"total_uncertainty above {limit:.3g} nats, the limit of the run&#39;s report."
+        f"Have a person decide 7 inputs {csv}: 3 with an alarm (typicality of at most 0.05) and 4 that are "
+        f"only uncertain (total_uncertainty above {limit:.3g} nats, the limit of the run&#39;s report)."
     )
     told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 (2.2 %, 95 % interval "
     told += "1.1 % to 4.4 %; optimistic, because the limit was chosen on the same inputs)."
@@ -257,6 +286,9 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
     report = ", the limit of the run&#39;s report"
     assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g} nats{report}."
+    total[-1] = 5.0
+    one, _ = steps(replace(limited, limit=4.0))
+    assert "3 with an alarm (typicality of at most 0.05) and 1 that is only uncertain (total_uncertainty above " in one
     p = torch.tensor([0.01, 0.5, 1.0, 0.6] * 5, dtype=torch.float64)
     mixed = replace(made(0, typicality=torch.where(p < 0.55, 0.01, p)), limit=limit)
     assert "nor on the 10 of them without an alarm" in sentence(mixed).striptags()

@@ -4,15 +4,17 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ..core import Decision, Prediction, Reason
 from ..core.text import plural
 from ..data.preprocessing import Inputs
+from ..data.tables.encoding import Encoder
 from ..files import RunFolder, as_text, record_of
 from ..files.checkpoints import hashes
-from ..files.schema import SiloRecord, Summary, WarningRecord
+from ..files.schema import Gallery, SiloRecord, Summary, WarningRecord
 from ..html.predicted_inputs import PredictedInputs
 from ..html.run.advice import against
 from ..runs.finished_run import Run
@@ -184,7 +186,35 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
         found.files, others, tested, own, limit, advice, warnings, "", different,
         "codewords" if summary and any(each.codewords for each in summary.silos) else "features",
+        missing_at={name: _mostly_missing(each) for name, each in run.preparation.encoders.items()},
     )  # fmt: skip
+
+
+def _mostly_missing(encoder: Encoder) -> set[str]:
+    """Return the columns of which most values are missing in the rows of a silo that the run keeps."""
+    columns = zip(encoder.table, encoder.reference.columns, strict=False)  # a silo with few rows has no reference
+    return {column.name for column, known in columns if known.missing > len(known.values)}
+
+
+def has_images(folder: Path, silo: str) -> bool:
+    """Return whether the run's report shows images of a silo."""
+    from ..html.run.page import within_budget
+
+    gallery = within_budget(record_of(folder / "gallery.json", Gallery))
+    own = (each for each in gallery.silos if each.name == silo) if gallery else ()
+    return any(item.image for each in own for item in (*each.certain, *each.uncertain))
+
+
+def tested_at(run: Run, silo: str) -> str:
+    """Return the end of a sentence: how many test inputs of a silo were right in the run, or where this is recorded."""
+    from ..html.predictions import rate
+
+    summary = record_of(run.folder / "summary.json", Summary)
+    wrong, of = (summary and _wrong_of(summary.silos, silo)) or (0, 0)
+    if not of:
+        return "; those for the run's test split are in summary.json." if summary else "."
+    told = f"{of - wrong:,} of {of:,} answered test inputs in the run were right ({rate(of - wrong, of)})"
+    return f": at silo {silo}, {told}."
 
 
 def warnings_at(silo: str, warnings: Sequence[WarningRecord]) -> list[str]:

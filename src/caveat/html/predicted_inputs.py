@@ -1,8 +1,8 @@
 """Predictions for the inputs of a file, as their page shows them: alarms, doubts, and names."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -74,6 +74,10 @@ class PredictedInputs:
     labelled: bool = False
     """Whether the file has labels."""
     command: str = ""
+    missing_at: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Columns of which most values are missing in the calibration rows that the run keeps, by silo."""
+    own_images: bool = False
+    """Whether the run's report shows images of the silo."""
 
     @cached_property
     def reasons(self) -> list[Reason]:

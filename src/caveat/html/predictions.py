@@ -93,14 +93,6 @@ def _why(reasons: Iterable[Reason], more: Mapping[str, int] = MappingProxyType({
     return f" ({told})" if told else ""
 
 
-def _mostly_missing(found: PredictedInputs) -> str:
-    """Return the columns that are mostly missing here, and more often than in the silo's own rows; "" without any."""
-    each = [f"{plain(one.name)} {'> 99 %' if 0.995 <= one.here < 1 else percent(one.here, 0)}"
-            for one in found.prediction.unlike_columns
-            if one.figure == "share missing" and one.here > max(0.5, one.known)]  # fmt: skip
-    return listed(each, _MOST_NOTES)
-
-
 def verdicts(found: PredictedInputs) -> list[Statement]:
     """Return the kind and the text of what is known about all inputs together, the worst first."""
     prediction, lines = found.prediction, list[Statement]()
@@ -109,15 +101,15 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if prediction.typicality is None or not rate:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
-        chance = f"{'more than chance explains' if alarms.seldom else 'as by chance'} ({equation(alarms.p)})"
-        chance = f", {chance}" if alarms.raised > rate * n else ""
+        chance = f", {'' if alarms.seldom else 'no '}more than chance explains ({equation(alarms.p)})"
+        chance *= alarms.raised > rate * n
         than = f"all {found.ranked_among:,}" if found.alarm_rank == 1 else f"all but {found.alarm_rank - 1:,} of the "
         than += f"{found.ranked_among:,}" * (found.alarm_rank > 1)
         what = f"is more unusual than {than} calibration inputs of the silo"
         why = _why(reason for reason in found.reasons if reason in _ALARMS) if alarms.unlike else ""
         one_in = f"{found.alarm_rank} in {found.ranked_among + 1:,}"
-        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}; of the silo's own, "
-        told += f"{_expected_alarms(found)} expected ({one_in}){chance}. Such an input {what}."
+        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}{chance}; of the silo's own, "
+        told += f"{_expected_alarms(found)} expected ({one_in}). Such an input {what}."
         if alarms.seldom and not alarms.unlike and not found.all_unlike:  # the headline has the numbers
             told = f"An input with an alarm {what}, as {one_in} of the silo's own are."
         if found.unlike and not alarms.unlike:
@@ -159,6 +151,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     steps = list[Markup | str]()
     checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
+    seen = f' (the run\'s report has some: "Examples of test inputs", {plain(found.silo)})' * found.own_images
     how = (
         "The file has labels: test the model with" if found.labelled else "Test the model on more labelled inputs, with"
     )
@@ -166,15 +159,18 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     data = [f"Do not judge the model by these predictions: {found.in_sample}"] * bool(found.in_sample)
     another = _another_silo(found) if found.all_unlike else []
     known = bool(another) and _named_after(found)
+    parts = found.change[1] < LEVEL and not known
     if known:
         steps += another
     if found.all_unlike or found.against:
         text = Markup("{} a person decide {}, as the column <code>decides</code> of the CSV says.")
-        have = "Otherwise, have" if known else "Have"
+        have = "Until then, have" if known else "Have"
         steps.append(text.format(have, f"all {n:,} inputs" if n > 1 else plural(n, "input")))
     if found.all_unlike:
-        steps.append(_why_missing(found) or f"Check {checked} before you rely on any prediction.")
-        if found.change[1] < LEVEL and not found.unlike:
+        beside = f" and compare them with images of the silo's own{seen}" * bool(seen)
+        check = f"Check {checked}{beside} before you rely on any prediction."
+        steps.append(_why_missing(found, known) or check)
+        if parts:
             several = "If the file has several sources, predict each as a file: p-values change near {}, perhaps again."
             steps.append(several.format(found.place(found.change[0])))
         steps += [*another * (not known), *test * found.labelled]
@@ -185,18 +181,20 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     first = bool(found.alarms and found.alarms.seldom and doubtful < n and not (found.all_unlike or found.against))
     if first:
         steps.append(
-            f"Compare {checked} with those of the silo's own. If they differ, have a person decide all inputs."
+            f"Compare {checked} with those of the silo's own{seen}. If they differ, have a person decide all inputs."
         )
     if doubtful and not (found.all_unlike or found.against):
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
         rules += [WHY[reason] for reason in dict.fromkeys(found.reasons) if WHY[reason] and reason not in _ALARMS]
         rule = f" ({' or '.join(rules)})" * bool(rules)
         given = sum(found.doubtful)
-        told = [f"{given:,} with a reason{rule}"] * (given > 0)
-        told += [
-            f"{doubtful - given:,} with total_uncertainty above {found.limit or 0:.3g} nats, the limit of the run's "
-            "report"
-        ] * (doubtful > given)
+        over = f"total_uncertainty above {found.limit or 0:.3g} nats, the limit of the run's report"
+        alarms = bool(found.alarms) and all(
+            reason in _ALARMS for reason, either in zip(found.reasons, found.doubtful, strict=True) if either
+        )
+        told = [f"{given:,} with {'an alarm' if alarms else 'a reason'}{rule}"] * (given > 0)
+        more = f"that {'is' if doubtful - given == 1 else 'are'} only uncertain ({over})"
+        told += [f"{doubtful - given:,} {more if given else f'with {over}'}"] * (doubtful > given)
         text = Markup("{} a person decide {} with <code>decides</code> = person in the CSV: {}.")
         have = "Otherwise, have" if first else "Have"
         steps.append(text.format(have, plural(doubtful, "input"), " and ".join(told)))
@@ -204,42 +202,70 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     if found.undefined or doubtful == n:
         return [*steps, *data]
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
-    check = f"Compare {checked} with those of the silo's own before using the {what}."
+    check = f"Compare {checked} with those of the silo's own{seen} before using the {what}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
     use = f"Use the {what}{' then' * first}."
     return [*steps, f"{check if unknown and not first else use}{wrong}", *data]
 
 
-def _why_missing(found: PredictedInputs) -> str:
-    """Return what to find out about columns that are mostly missing here; "" without any."""
-    text = "Find out why columns are mostly missing ({}): if they are not measured where these rows come from, do not "
-    return f"{text}use this silo's model for such rows.".format(which) if (which := _mostly_missing(found)) else ""
+def _why_missing(found: PredictedInputs, known: bool) -> str:
+    """Return what columns that are mostly missing here, and more often than in the silo's own rows, mean if the silo
+    of the inputs is known, or what to find out about them; "" without any."""
+    few = [each for each in found.prediction.unlike_columns
+           if each.figure == "share missing" and each.here > max(0.5, each.known)]  # fmt: skip
+    if not few:
+        return ""
+    which = [f"{plain(each.name)} {'> 99 %' if 0.995 <= each.here < 1 else percent(each.here, 0)}" for each in few]
+    columns = f"columns are mostly missing ({listed(which, _MOST_NOTES)})"
+    if known:
+        there = found.missing_at.get(_namesake(found), ())
+        same = f", as in the calibration rows of silo {plain(_namesake(found))}" * all(
+            each.name in there for each in few
+        )
+        return f"Here, {columns}{same}: {_fitted(found)} of silo {plain(found.silo)} do not fit such rows."
+    return (f"Find out why {columns}: if they are not measured where these rows come from, do not use this silo's "
+            "model for such rows.")  # fmt: skip
+
+
+def _namesake(found: PredictedInputs) -> str:
+    """Return the other silo that the file is named after; "" without one."""
+    stem = found.source.rpartition(".")[0]
+    return stem if stem in found.others else ""
 
 
 def _named_after(found: PredictedInputs) -> bool:
     """Return whether the file is that of another silo, by its name and because the run trained on it."""
-    return bool(found.in_sample) and found.source.rpartition(".")[0] in found.others
+    return bool(found.in_sample and _namesake(found))
+
+
+def _fitted(found: PredictedInputs) -> str:
+    """Return what predictions use that is fitted at each silo."""
+    scaled = found.prediction.uncalibrated_probs is not None
+    return joined(["standardization"] * bool(found.cells) + ["temperature"] * scaled + ["calibration"])
 
 
 def _another_silo(found: PredictedInputs) -> list[Markup]:
-    """Return how to predict if the inputs are of another silo, the one that the file is named after if there is one."""
+    """Return how to predict if the inputs, or a part of them, are of another silo, the one that the file is named after
+    if there is one."""
     if not found.others:
         return []
-    scaled = found.prediction.uncalibrated_probs is not None
-    fitted = joined(["standardization"] * bool(found.cells) + ["temperature"] * scaled + ["calibration"])
-    stem = found.source.rpartition(".")[0]
-    silo = stem if stem in found.others else "NAME"
+    named, known, parts = _namesake(found), _named_after(found), found.change[1] < LEVEL
+    silo = named or "NAME"
     new = {name: f"-{silo}".join(splitext(given)) for name in ("--out", "--report")  # this page and its CSV stay
            if (given := option_of(found.command, name))}  # fmt: skip
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
-    if _named_after(found):
+    if known:
         text = Markup("These inputs are of silo {}: predict them with its {}: {}")
-        return [text.format(plain(stem), fitted, code(with_it))]
+        return [text.format(plain(named), _fitted(found), code(with_it))]
     # Of many silos, one raises few alarms by chance.
-    text = Markup("If you know from their source, not from alarms, that these inputs are of {}, predict them with its "
-                  "{}: {}")  # fmt: skip
-    whose = f"silo {plain(stem)}" if silo == stem else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
-    return [text.format(whose, fitted, code(with_it))]
+    text = Markup("If you know from their source, not from alarms, that {} are of {}, predict them{} with its {}: {}")
+    whose = f"silo {plain(named)}" if named else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
+    which, alone = "these inputs", ""
+    if parts:
+        which, alone = "these inputs, or those of one part,", ", as a file of their own,"
+        file = f"PART{splitext(found.source)[1]}"
+        with_it = shlex.join(file if word.rpartition("/")[2] == found.source else word for word in shlex.split(with_it))
+    return [text.format(which, whose, alone, _fitted(found), code(with_it))]
 
 
 def _expected(found: PredictedInputs) -> str:
@@ -248,17 +274,17 @@ def _expected(found: PredictedInputs) -> str:
     if found.tested and found.tested[1]:
         wrong, of = found.tested
         if found.limit is None:
-            return f"{told}: of the silo's answered test inputs, {wrong:,} of {of:,} were ({_rate(wrong, of)})."
+            return f"{told}: of the silo's answered test inputs, {wrong:,} of {of:,} were ({rate(wrong, of)})."
         if found.own and found.own[1]:
             told += f": of this silo's test inputs, whatever their uncertainty, {found.own[0]:,} of {found.own[1]:,} "
-            told += f"were ({_rate(*found.own)})"
+            told += f"were ({rate(*found.own)})"
         told += f"{';' if found.own and found.own[1] else ':'} of all silos' test inputs with total_uncertainty up to "
-        told += f"{found.limit:.3g}, {wrong:,} of {of:,} ({_rate(wrong, of)}; optimistic, because the limit was chosen "
+        told += f"{found.limit:.3g}, {wrong:,} of {of:,} ({rate(wrong, of)}; optimistic, because the limit was chosen "
         told += "on the same inputs)"
     return f"{told}."
 
 
-def _rate(wrong: int, of: int) -> str:
-    """Return a share of wrong inputs with its interval."""
-    low, high = wilson(wrong, of)
-    return f"{percent(wrong / of)}, 95 % interval {percent(low)} to {percent(high)}"
+def rate(some: int, of: int) -> str:
+    """Return a share of wrong or right inputs with its interval."""
+    low, high = wilson(some, of)
+    return f"{percent(some / of)}, 95 % interval {percent(low)} to {percent(high)}"
