@@ -21,7 +21,7 @@ from typer.testing import Result
 from caveat.api import load
 from caveat.cli.finished import _of_own as of_own
 from caveat.cli.output import _mostly_missing as mostly_missing
-from caveat.cli.output import has_images, prediction_rows, tested_at
+from caveat.cli.output import has_images, prediction_rows, right_at
 from caveat.config import read_dictionary
 from caveat.core import Prediction, ResultWarning
 from caveat.core.text import percent
@@ -277,10 +277,10 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
     assert right in own
     run = load("some/run")
     of, share = tested["silo-0"]["n_test"], tested["silo-0"]["test"]["accuracy"]
-    assert tested_at(run, "silo-0").startswith(f": at silo silo-0, {share * of:.0f} of {of} answered test inputs ")
-    assert tested_at(run, "silo-9") == "; those for the run's test split are in summary.json."
+    assert right_at(run, "silo-0").startswith(f": at silo silo-0, {share * of:.0f} of {of} answered test inputs ")
+    assert right_at(run, "silo-9") == "; those for the run's test split are in summary.json."
     copy: Any = SimpleNamespace(folder=Path("nowhere"))  # without summary.json
-    assert tested_at(copy, "silo-0") == "."
+    assert right_at(copy, "silo-0") == "."
     Path("b.csv").write_text(Path("a.csv").read_text())
     for file, given in (("a.csv", "FILE"), ("b.csv", "b.csv")):  # a file with labels that are new tests the model
         assert caveat("predict", "some/run", file, "--silo", "silo-1", "--report", "p.html").exit_code == 0
@@ -290,7 +290,7 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
 
 
 def test_a_file_named_after_a_silo_has_the_test_result_of_that_silo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caveat.cli.output.tested_at", lambda run, silo: f" at {silo}")
+    monkeypatch.setattr("caveat.cli.output.right_at", lambda run, silo: f" at {silo}")
     data = SimpleNamespace(source="csv:b c.csv,a.csv")
     run = SimpleNamespace(
         experiment=SimpleNamespace(spec=SimpleNamespace(data=data)), preparation=SimpleNamespace(names=["VA", "b c"])

@@ -121,7 +121,7 @@ def _ids(inputs: str, run: Any, silo: str) -> dict[str, list[str]]:
 def _of_own(inputs: str, run: Any, silo: str) -> str:
     """Return a warning about a file that the run has trained on, with the test result of the silo that it is named
     after, or of `silo`; empty for others."""
-    from .output import tested_at
+    from .output import right_at
 
     settings = run.experiment.spec.data
     own = settings.source.partition(":")[2].split(",") if settings is not None else ()
@@ -129,7 +129,7 @@ def _of_own(inputs: str, run: Any, silo: str) -> str:
         return ""
     told = f"{Path(inputs).name} is a file of the run's data, so the model was trained on most of its inputs. Results "
     whose = Path(inputs).stem if Path(inputs).stem in run.preparation.names else silo
-    return f"{told}for new inputs may be worse{tested_at(run, whose)}"
+    return f"{told}for new inputs may be worse{right_at(run, whose)}"
 
 
 def _check_silo(silo: str, names: Sequence[str]) -> None:

@@ -205,7 +205,7 @@ def has_images(folder: Path, silo: str) -> bool:
     return any(item.image for each in own for item in (*each.certain, *each.uncertain))
 
 
-def tested_at(run: Run, silo: str) -> str:
+def right_at(run: Run, silo: str) -> str:
     """Return the end of a sentence: how many test inputs of a silo were right in the run, or where this is recorded."""
     from ..html.predictions import rate
 
