@@ -96,7 +96,11 @@ def test_a_mark_of_missing_values_is_one_line_whose_advice_works(
     if kind == "parquet":
         as_parquet(tmp_path)
     (line,) = told(tmp_path)
-    assert f"column 'v' has {shown} in several rows, far from all other values: if that means missing, set" in line
+    read_values = [[float(of(row)) in map(float, marks) for row in range(60)]] * (1 if "999" in shown else 2)
+    counts = [sum(each) for each in read_values]
+    each = ", ".join(f"{count} of 60 of {name}" for name, count in zip("ab", counts, strict=False))
+    held = f"column 'v' has {shown} in {sum(counts)} of 120 rows ({each})"
+    assert f"{held}, far from all other values: if that means missing, set" in line
     keys = followed(line, {}, 0)
     assert keys == {"rename_columns": {"v": {"missing": marks}}}
     assert told(tmp_path, **keys) == []
@@ -112,14 +116,18 @@ def test_a_silo_that_has_only_marks_is_told_once(tmp_path: Path) -> None:
     for name in "abc":
         table(tmp_path / f"{name}.csv", v=at_times(0, skewed) if name == "a" else skewed, x=usual)
     (line,) = told(tmp_path)
-    assert "column 'v' has 0 in several rows, far from all other values: if that means missing, set" in line
+    assert (
+        "column 'v' has 0 in 7 of 180 rows (7 of 60 of a), far from all other values: if that means missing, set"
+        in line
+    )
     table(tmp_path / "b.csv", v=lambda _: 0, x=usual)
     table(tmp_path / "c.csv", v=lambda _: 0, x=usual)
     (line,) = told(tmp_path)
-    assert "column 'v' has 0 in several rows (in all of b, c), far from all other values: if that means missing" in line
+    held = "column 'v' has 0 in 127 of 180 rows (all 60 of b, all 60 of c, 7 of 60 of a)"
+    assert f"{held}, far from all other values: if that means missing" in line
     table(tmp_path / "c.csv", v=lambda row: 3 * skewed(row), x=usual)
     marks, unit = told(tmp_path)
-    assert "in several rows (in all of b), far from" in marks
+    assert "in 67 of 180 rows (all 60 of b, 7 of 60 of a), far from" in marks
     assert re.search(r"column 'v': medians are 1\d\d at a; 3\d\d at c; none at b: if units", unit)
 
 

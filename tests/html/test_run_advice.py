@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from caveat.files import read_run
 from caveat.files.schema import RoundRow
+from caveat.html.run.overview import overview
 from caveat.html.run.page import render
 from caveat.html.run.repeats import longer
 from caveat.html.run.silo_rows import behind_alone
@@ -113,8 +114,18 @@ def test_the_lowest_coverage_of_sets_and_classes_without_calibration_inputs_are_
     change(folder, silos=silos, pooled=pooled, sets={"coverage": 0.9, "least": 9})
     covers = "contain the class of 88.0 % of test inputs (81 of 100 at b, the lowest), where 90.0 % were asked for"
     assert steps(folder)[0].endswith(f"{covers}.")
+    for right, said in (
+        (0.7, "Of all inputs, its prediction is right for 80.0 % (lowest is 70.0 % at b, 70 of 100)."),
+        (0.8, ""),
+    ):
+        silos[1]["test"]["accuracy"] = right
+        change(folder, silos=silos, mean={"accuracy": (0.8 + right) / 2}, worst={"silo": "b", "accuracy": right})
+        found = overview(read_run(folder))
+        assert found is not None
+        assert ("lowest" in found.sentence) == bool(said)
+        assert said in found.sentence
     warning = {"kind": "absent_classes", "text": "x", "silos": ["a"]}
-    end = f"{covers}; do not rule out classes without calibration inputs (warning below) by the sets of a."
+    end = f"{covers}; do not rule out a class without calibration inputs (named in the warning below) by the sets of a."
     assert steps(change(folder, warnings=[warning]))[0].endswith(end)
     change(folder, silos=[silo | {"n_test": 10} for silo in silos], warnings=[])
     assert "the lowest" not in steps(folder)[0]  # of 10 inputs each, which show nothing of a single silo

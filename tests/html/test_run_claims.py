@@ -214,7 +214,7 @@ def test_overconfidence_among_sure_answers_is_not_hidden_by_underconfidence_else
     found = Confidence(of_silo, Reliability.model_validate(bins), Metrics.model_validate(test))
     assert not found.checks[0].over
     assert found.kind == "bad"
-    assert "made at 99.5 % confidence" in found.found[0].text
+    assert ", 99.5 % sure on average, " in found.found[0].text
 
 
 def test_a_calibrated_model_is_rarely_called_overconfident() -> None:

@@ -121,6 +121,13 @@ def test_that_nothing_can_be_promised_is_said_as_loud(tmp_path: Path) -> None:
     assert "No share of inputs can be answered." in box
     assert "<table" not in box
     assert guarantee_lines(read_run(run)) == ["guarantee: no share of inputs can be answered"]
+    found = json.loads((run / "summary.json").read_text())["guarantee"]
+    for share in (1.0, 0.3):  # of 10 %: the level of the test of 68 inputs without an error
+        upper = 1 - (0.1 * share) ** (1 / 68)
+        change(run, guarantee=found | {"answered": 68, "errors": 0, "needed": 1, "upper": upper})
+        (line,) = guarantee_lines(read_run(run))
+        level = "(several shares are tested, this one at 97.0 % confidence: at most 5.03 % errors)"
+        assert line.removeprefix("guarantee: no share of inputs can be answered").strip() == level * (share < 1)
 
 
 def test_a_promise_of_which_no_test_input_is_answered(tmp_path: Path) -> None:

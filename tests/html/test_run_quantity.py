@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from fake_run import describe, write_json
 from html_page import Page
-from scipy.stats import binomtest, chi2, chisquare, ttest_1samp
+from scipy.stats import chi2, chisquare, spearmanr, ttest_1samp
 
 from caveat.files import read_run
 from caveat.files.schema import RoundRow, SiloRecord
 from caveat.html.run.page import render
 from caveat.html.run.quantity import _distributions
-from caveat.html.run.quantity_silos import _missed, _skew, judged, uneven
+from caveat.html.run.quantity_silos import _missed, _skew, judged, ranked, uneven
 
 
 @pytest.mark.parametrize("silos", [1, 10])
@@ -149,13 +149,13 @@ def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     page = Page(quantity_run(tmp_path / "c", [5, 6, 7], [8, 9, 10], interval_width=19.0)).text
     assert "They are no narrower than without inputs, in the mean 19.0 instead of 18.0." in page
     assert "Do not act on a single prediction: intervals are no narrower than without inputs (below)." in page
-    only = "Only for uses over many inputs, predict new inputs with caveat predict"
-    assert only in page
-    assert "FILE --silo SILO : the mean absolute error is lower than without inputs." in page
+    assert "caveat predict" not in page  # nothing shows what its predictions are of use for
+    assert re.search(r"Try more rounds with caveat run \S+/c/config.toml --set rounds=2 ", page)
     assert "They are too wide" not in page
     page = Page(quantity_run(tmp_path / "narrow", [5, 6, 7], [8, 9, 10], interval_width=9.0)).text
     assert "Do not act on a single" not in page
-    assert "Only for uses" not in page
+    assert "Only to rank" not in page
+    assert "ry more rounds" not in page
     assert "Predict new inputs with caveat predict" in page
     page = Page(quantity_run(tmp_path / "chance", [1, 9, 9.5], [8, 9, 10], interval_width=19.0)).text
     assert "Not shown to be better over silos than without inputs" in page
@@ -210,27 +210,79 @@ def test_a_validation_error_that_has_risen_calls_for_fewer_rounds(
     assert "ewer rounds" not in first  # chance explains it: a note below the table, and no step
     assert "Fewer rounds may do as well: try them with" in rest
     assert "no more than chance explains)" in rest
+    quantity_run(tmp_path / "wide", [5, 6, 7], [8, 9, 10], interval_width=19.0)
+    page = Page(render(replace(read_run(tmp_path / "wide"), rows=chance))).text
+    first, _, rest = page.partition("Silos on their own")
+    assert "Fewer rounds may do as well: try them with" in first  # no other step says what to try
+    assert "ewer rounds" not in rest
+    assert "ry more rounds" not in page
     quantity_run(tmp_path / "b", [5, 6, 7], [8, 9, 10], interval_width=9.0)
     content = json.loads((tmp_path / "b/summary.json").read_text())
     content["silos"][1]["pit"] = [1, 1, 1, 1, 2, 4, 8, 10, 10, 12]
     write_json(tmp_path / "b/summary.json", content)
     page = Page(render(read_run(tmp_path / "b"))).text
     assert "They are narrower than without inputs" in page
-    told = "Predictions are too low at silo 'silo 1' (44 of 50 observed values are above their predicted median)"
-    assert f"{told}, beyond chance over silos." in page
+    told = "Predictions are too low at silo 'silo 1' (on average, its 50 observed values are at the 73 % quantile of "
+    assert f"{told}their predicted distributions, 50 % expected, p < 0.001), beyond chance over silos." in page
     assert "Expect higher values than predicted at silo 'silo 1'." in page
     assert "train there alone" not in page
 
 
-@pytest.mark.parametrize("above", [22, 23, 31])
-def test_predictions_are_too_low_where_a_sign_test_shows_it(above: int) -> None:
-    """Of 31 observed values above their medians, 22 show it alone and none of three silos shows it by 22 or 23."""
-    pit = [0.0] * 4 + [31.0 - above, 0, 0, 0, 0, float(above)]
-    silo = SiloRecord.model_validate({"name": "a", "n_test": 31, "pit": pit})
-    for silos in (1, 3):
-        shown = silos * binomtest(above, 31).pvalue < 0.05
-        assert _skew(silo, silos) == ("low" if shown else "")
-    assert _skew(SiloRecord.model_validate({"name": "a", "n_test": 31, "pit": pit[::-1]}), 1) == "high"
+@pytest.mark.parametrize("above", [17, 20, 21, 22, 31])
+def test_predictions_are_too_low_where_mean_quantiles_show_it(above: int) -> None:
+    """The p-value is about that of 31 uniform quantiles, of a sign test or of bars that lean to one side."""
+    spread = np.random.default_rng(0).integers(0, 10, (100_000, 31)) / 10 + 0.05
+    pit = [(31 - above) / 5] * 5 + [above / 5] * 5
+    mean = sum((i / 10 + 0.05) * count for i, count in enumerate(pit)) / 31
+    gaps, gap = abs(spread.mean(1) - 0.5), abs(mean - 0.5)  # in steps of 1 / 310: half of equal ones count
+    chance = float(((gaps > gap + 1e-9).mean() + (gaps > gap - 1e-9).mean()) / 2)
+    for bars, skew in ((pit, "low"), (pit[::-1], "high")):
+        silo = SiloRecord.model_validate({"name": "a", "n_test": 31, "pit": bars})
+        for silos in (1, 3):
+            shown, p = _skew(silo, silos)
+            assert p == pytest.approx(min(1.0, silos * chance), abs=0.02 * silos)
+            assert shown == (skew if p < 0.05 else "")
+    assert _skew(SiloRecord.model_validate({"name": "a"}), 1) == ("", 1.0)
+
+
+def test_bars_that_lean_to_one_side_leave_no_verdict_of_no_error(tmp_path: Path) -> None:
+    """Their chi-squared test alone has p = 0.058, or is significant, too, and then said."""
+    quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
+    bars = [[5, 3, 1, 1, 1, 1, 2, 3, 2, 4], [5, 8, 4, 1, 2, 4, 1, 4, 3, 2], [1, 2, 1, 4, 4, 2, 0, 3, 5, 9]]
+    for last, sign, said in ((bars[2], "low", ""), (sorted(bars[2], reverse=True), "high", ""),
+                             ([4, 3, 3, 3, 3, 3, 3, 3, 3, 3], "", "No error of the predicted distributions is shown"),
+                             ([0, 0, 0, 0, 0, 0, 2, 4, 9, 16], "low", "distributions are not calibrated")):  # fmt: skip
+        content = json.loads((tmp_path / "run/summary.json").read_text())
+        for silo, pit in zip(content["silos"], [*bars[:2], last], strict=True):
+            silo["pit"] = pit
+        write_json(tmp_path / "run/summary.json", content)
+        page = Page(render(read_run(tmp_path / "run"))).text
+        assert (f"Predictions are too {sign} at silo 'silo 2'" in page) == bool(sign)
+        assert ("Expect" in page) == bool(sign)
+        assert said in page
+        assert ("Intervals are calibrated separately." in page) == bool(said)
+
+
+@pytest.mark.parametrize(("noise", "shift"), [(2.0, 0.0), (2.0, 8.0), (200.0, 0.0)])
+def test_a_use_of_predictions_is_advised_only_if_it_is_shown(tmp_path: Path, noise: float, shift: float) -> None:
+    """Intervals as wide as without inputs leave ranks; means are closer than the median only without a shift."""
+    random = np.random.default_rng(0)
+    quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10], interval_width=19.0)
+    observed = []
+    for i in range(3):
+        y = random.uniform(2 * i, 6 + 2 * i, 30)
+        observed.append({"silo": f"silo {i}", "observed": [*y], "value": [*(y + random.normal(0, noise, 30) + shift)]})
+    write_json(tmp_path / "run/gallery.json", {"classes": [], "silos": [], "observed": observed})
+    found = ranked(read_run(tmp_path / "run"))
+    page = Page(render(read_run(tmp_path / "run"))).text
+    for each in observed:
+        rho = spearmanr(each["observed"], each["value"]).statistic
+        assert found.get(each["silo"], rho) == pytest.approx(rho)
+        assert (each["silo"] in found) == (noise == 2.0)
+    low, high = (f"{end(found.values()):.2f}" if found else "" for end in (min, max))
+    assert ("Only to rank a silo's inputs, predict new inputs with caveat predict" in page) == (noise == 2.0)
+    assert (f": the rank correlation with observed values is {low} to {high}" in page) == (noise == 2.0)
+    assert ("; averages are no closer than the median of training targets." in page) == (shift == 8.0)
 
 
 def test_the_headline_has_the_interval_and_the_unit_of_its_error(tmp_path: Path) -> None:

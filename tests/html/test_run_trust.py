@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_run import confident_run, decided_run, fake_run, write_json
+from fake_run import confident_run, decided_run, describe, fake_run, write_json
 from html_page import Page
 from markupsafe import Markup
 from scipy.stats import betabinom, ttest_1samp
@@ -60,7 +61,8 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
     kind, text = lines(found)[0]
     assert kind == "bad"
     assert text == (
-        "Do not trust its confidence: 24 of 24 errors made at 99.9 % confidence on average, where 0.4 were expected; "
+        "Do not trust its confidence: of the 360 predictions above 0.50, 99.9 % sure on average, 24 are wrong, where "
+        "0.4 were expected; "
         "8 of 9 silos overconfident beyond chance (by chance 0.45 are off)."
     )
     assert "Set uncertainty.temperature_scaling = true" in advice(found)
@@ -85,7 +87,7 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     assert (
         advice(found) == "Have a person decide inputs with total_uncertainty (entropy, in nats) among the largest "
         "10 % or with an alarm (unlike the silo's own inputs): uncertainty alone selects 36 of 360 test inputs, with 6 "
-        "of 9 errors. Of the others, 0.9 % (3 of 324) are wrong "
+        "of 9 errors. Of the others of all silos together (not recorded by silo), 0.9 % (3 of 324) are wrong "
         "(95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs. With the 18 alarms, a person "
         "decides 36 to 54 test inputs: the run does not record which have both."
     )
@@ -201,9 +203,10 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     [
         ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty (entropy, in nats) above 0.321 (the "
                              "most uncertain tenth) or with an alarm (unlike the silo's own inputs): uncertainty "
-                             "alone selects 36 of 360 test inputs, with 6 of 9 errors. Of the others, "
-                             "0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); limit and errors are of "
-                             "the same test inputs. With the 18 alarms, a person decides 36 to 54 test inputs: the "
+                             "alone selects 36 of 360 test inputs, with 6 of 9 errors. Of the others of all silos "
+                             "together (not recorded by silo), 0.9 % (3 of 324) are wrong (95 % interval "
+                             "0.3 % to 2.7 %); limit and errors are of the same test inputs. "
+                             "With the 18 alarms, a person decides 36 to 54 test inputs: the "
                              "run does not record which have both."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "
                             "wrong (95 % interval 1.9 % to 7.8 %), compared with 40.0 % of all."),
@@ -369,6 +372,13 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
     assert steps[1].startswith("Or train for more rounds with caveat run ")
     assert steps[1].endswith("-longer.")
     assert steps[2:] == ["Or use another training.lr."]
+    for temperature, raised in ((0.06, True), (0.9, False)):
+        change(folder, temperature={"global": temperature})
+        describe(folder, "uefl", spec={"method": {"name": "uefl", "rounds": 25, "training": {"lr": 0.001}}})
+        last = str(Markup(told(folder).advice[-1]).striptags())
+        assert last.startswith("Or raise training.lr (now 0.001) with caveat run") == raised
+        assert last.endswith(": its logits are still small (temperature 0.06).") == raised
+        assert ("--set training.lr=0.003" in last) == raised
     page, found = render(read_run(folder)), overview(read_run(folder))
     assert found is not None
     assert found.sentence.striptags().startswith("Do not use it yet: uefl predicts 97.0 % of 360 test inputs")
@@ -539,9 +549,9 @@ def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> Non
         "Have a person decide every input, with the help of its prediction sets: these have 1.65 classes on average, "
         "and contain the class of 93.0 % of test inputs, where 90.0 % were asked for."
     )
-    absent = {"kind": "absent_classes", "text": "Classes without calibration inputs.", "silos": ["b"]}
+    absent = {"kind": "absent_classes", "text": "Without calibration inputs: class '3' at b.", "silos": ["b"]}
     (step,) = [Markup(each).striptags() for each in told(change(folder, warnings=[absent])).advice[:1]]
-    assert "; do not rule out classes without calibration inputs (warning below) by the sets of b" in step
+    assert "; do not rule out a class without calibration inputs (named in the warning below) by the sets of b" in step
     assert "rule out" not in steps[0]
     shares = dict(each.split("=") for each in re.findall(r"data\.split\.(\w+=[\d.]+)", steps[1]))
     assert Split(**{name: float(share) for name, share in shares.items()}) == Split(0.5, 0.1, 0.4)
@@ -667,6 +677,18 @@ def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Pa
     only = "Where only inputs like a silo's own can arrive, predict new inputs with caveat predict"
     assert steps()[-1].startswith(only)
     assert steps()[-1].endswith(", and have a person decide those that it abstains from (here 10.0 %).")
+    models = json.loads((folder / "summary.json").read_text())["models"]
+    better = copy.deepcopy(models)
+    better["local"]["pooled"]["accuracy"] = better["local"]["mean"]["accuracy"] = 0.99
+    steps_of = {}
+    for name, each in (("worse", models), ("better", better)):
+        change(folder, models=each)
+        steps_of[name] = steps()
+    # silos' own inputs have a single advice: this run's answers, or the local models if these are better
+    local = "use the local models, which are better there"
+    assert [sum(local in each for each in steps_of[name]) for name in ("worse", "better")] == [0, 1]
+    assert [sum(only in each for each in steps_of[name]) for name in ("worse", "better")] == [1, 0]
+    change(folder, models=models)
     streams["ood_global"]["models"]["switch"]["pooled"] |= {"coverage": 0.0}
     assert steps()[0].startswith("Where inputs that only other silos know can arrive, have a person decide every input")
     assert ": of its answers to these, 40.0 % (56 of 140) are wrong." in steps()[0]
@@ -791,7 +813,7 @@ def test_a_check_of_confidence_that_is_significant_alone_takes_the_tick_away(
 ) -> None:
     """Of 400 predictions that are 99.8 % sure, 3 wrong ones have p = 0.047, and 2 have 0.19; five checks are made."""
     folder = confident_run(tmp_path / "run", [(400, 400 - wrong, 0.998)], off=0)
-    p = SureErrors(wrong, 400, 0.998, wrong).p
+    p = SureErrors(wrong, 400, 0.998, 14 / 15).p
     assert (p < 0.05) == (kind == "unknown")
     found = confidence(read_run(folder))
     assert found is not None

@@ -153,7 +153,8 @@ def absent_classes(result: RunResult) -> Iterator[Caution]:
     for group, found in quantile_groups(result):
         absent = (found["calibration"] == 0).nonzero().flatten().tolist()
         if absent and found["calibration"].any():
-            names = named([result.run.info.classes[k] for k in absent], _MOST_CLASSES)
+            names = named([repr(result.run.info.classes[k]) for k in absent], _MOST_CLASSES)
+            names = f"class{'es' * (len(absent) > 1)} {names}"
             held = int(found["in_sets"][absent].amax())
             often = f"each in at most {held:,}" if held else "in none"
             inputs = f"{int(found['inputs']):,} prediction sets of validation inputs"
@@ -162,9 +163,9 @@ def absent_classes(result: RunResult) -> Iterator[Caution]:
     if texts:
         yield Caution(
             "absent_classes",
-            f"Classes without calibration inputs: {'; '.join(texts)}. The coverage of sets says nothing about inputs "
-            "of these classes.",
-            "Do not use the sets there to rule these classes out.",
+            f"Without calibration inputs: {'; '.join(texts)}. The coverage of sets says nothing about inputs of this "
+            "kind.",
+            "Do not use the sets there to rule such a class out.",
             tuple(silos),
         )
 

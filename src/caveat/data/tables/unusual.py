@@ -124,11 +124,15 @@ def _one_to_one(x: Array, y: LabelArray) -> bool:
 def missing_marks(name: str, marks: Sequence[float | int], values: Mapping[str, Array]) -> str:
     """Return a warning about numbers of a column that look like marks of missing values, from its values by silo."""
     key = assignment(f"rename_columns\n{name}", {"missing": marks})
-    full = _full_of(marks, values)
-    where = f" (in all of {_listed(full)})" if full else ""
+    counts = {silo: (int(_among(each, marks).sum()), len(each)) for silo, each in values.items()}
+    held = sorted(((silo, *of) for silo, of in counts.items() if of[0]), key=lambda each: each[2] - each[1] > 0)
+    told = [f"{f'all {of:,}' if count == of else f'{count:,} of {of:,}'} of {silo}" for silo, count, of in held]
+    total, rows = (sum(each[i] for each in counts.values()) for i in (0, 1))
+    where = f" ({_listed(told)})" if len(counts) > 1 else ""
     return (
-        f"column {shown(name)} has {', '.join(f'{mark:g}' for mark in marks)} in several rows{where}, far from all "
-        f"other values: if that means missing, set {key}{', or data.missing for all columns' * (0 not in marks)}"
+        f"column {shown(name)} has {', '.join(f'{mark:g}' for mark in marks)} in {total:,} of {rows:,} rows{where}, "
+        "far from all other values: if that means missing, set "
+        f"{key}{', or data.missing for all columns' * (0 not in marks)}"
     )
 
 

@@ -29,7 +29,7 @@ from .confidence import LEVEL, Confidence, silos_off
 from .decisions import local_only, not_foreign
 from .familiarity import AN_ALARM, alarms_only
 from .guarantee import exceeding, kept
-from .incidents import varied
+from .incidents import rate, varied
 from .repeats import by, longer, seconds, twice
 from .silo_rows import alone_at, behind_alone, missed_at, no_use, worse_alone
 from .unanswered import unanswered
@@ -74,6 +74,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         return [more]
     gained, steps, lost = without_gain(run), list[Markup | None](), worse_alone(run)
     unknown: Markup | None = None
+    local: Markup | None = None
     gained = gained[0], [name for name in gained[1] if name not in lost]
     if too_few(run) and len(run.silos) > 1:
         gained = gained[0], []  # what single silos show is chance
@@ -84,7 +85,8 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         few = bool(test and 0 < test.answered < test.inputs)
         unknown = not_foreign(run, outside, few and not alarms_only(run))
         always = by(varied(run, "always", "--set", "uncertainty.policy=always"), sum(seconds(run)))
-        steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local_only(run, always)]
+        local = local_only(run, always)
+        steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local]
         steps += [_above_at(run), _calibrating(run, found)]
         checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
         steps += [None if few and unknown else _leaving(run, alarms) or checked, more or (None if lost else alone)]
@@ -93,7 +95,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         told = not alarms or doubt or wrong or any(" alarm" in step for step in found_steps)
         check = "" if told else f", and have a person decide those with {AN_ALARM}"
         if unknown in found_steps:
-            found_steps.append(_known_only(run, where))
+            found_steps += [] if local in found_steps else [_known_only(run, where)]  # both are of own inputs
         elif missed := missed_at(run, where):
             found_steps.append(predicting(run, where, f": {missed}", "Only beside a person's own decision, "))
         else:
@@ -120,7 +122,7 @@ def _instead(run: RunFolder, longer: Markup | None) -> list[Markup]:
     """Return what to do if a simple model is better, where `longer` is how to train for more rounds if these are known
     to help; if not, local models come first where a simple model of a silo's own inputs is better."""
     able = run.method != ALONE and len(run.silos) > 1 and ALONE not in run.comparable
-    found, other = run.summary.warnings if run.summary else (), Markup("Or use another <code>training.lr</code>.")
+    found, other = run.summary.warnings if run.summary else (), Markup("Or {}.").format(_other_rate(run))
     linear = able and any(each.kind == "below_reference" and not each.silos for each in found)
     why = ": even a linear model of each silo's own inputs is better than this run" * linear
     if longer and able and twice(run):
@@ -133,6 +135,20 @@ def _instead(run: RunFolder, longer: Markup | None) -> list[Markup]:
     steps = [more, Markup("Train silos alone{}{}.").format(how, why)]
     first, second = steps if longer or not linear else steps[::-1]
     return [first, "Or " + second[:1].lower() + second[1:], other]
+
+
+def _other_rate(run: RunFolder) -> Markup:
+    """Return what to do about the learning rate: raise it if all temperatures are so low that logits are small."""
+    used, found = rate(run)[0], run.summary.temperature if run.summary else {}
+    if used is None or not found or max(found.values()) > _SMALL_LOGITS:
+        return Markup("use another <code>training.lr</code>")
+    text = Markup("raise <code>training.lr</code> (now {:g}){}: its logits are still small (temperature {:.2g})")
+    command = varied(run, "higher-lr", "--set", f"training.lr={3 * used:g}")
+    return text.format(used, by(command, sum(seconds(run))), max(found.values()))
+
+
+_SMALL_LOGITS = 0.2
+"""Temperature up to which logits are small because training has not gone far."""
 
 
 def _mostly_wrong(run: RunFolder) -> str:
@@ -326,11 +342,12 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         referred, wrong = inputs - round(coverage * inputs), round(errors * inputs)
         found_errors = wrong - round(risk * round(coverage * inputs))
         said = Markup("Have a person decide inputs with <code>total_uncertainty</code> (entropy, in nats) {}{}: {} ")
-        said += Markup("selects {:,} of {:,} test inputs, with {:,} of {}. Of the others, {}; limit and errors are of ")
-        said += Markup("the same test inputs.{}")
+        said += Markup("selects {:,} of {:,} test inputs, with {:,} of {}. Of the others{}, {}; limit and errors are ")
+        said += Markup("of the same test inputs.{}")
         alarm, alone = (f" or with {AN_ALARM}", "uncertainty alone") if alarms else ("", "this")
-        union = _with_alarms(run, referred) if alarms else ""
-        return said.format(which, alarm, alone, referred, inputs, found_errors, plural(wrong, "error"), of, union)
+        union, errors_of = _with_alarms(run, referred) if alarms else "", plural(wrong, "error")
+        whose = " of all silos together (not recorded by silo)" * (len(run.silos) > 1)
+        return said.format(which, alarm, alone, referred, inputs, found_errors, errors_of, whose, of, union)
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
         of = _wrong_of(coverage, risk, inputs)

@@ -56,8 +56,8 @@ class SureErrors:
     inputs: int
     confidence: float
     """Their mean."""
-    of: int
-    """All errors."""
+    above: float
+    """The lower edge of the bin."""
 
     @property
     def expected(self) -> float:
@@ -158,8 +158,9 @@ class Confidence:
         if (sure := _sure_errors(self.bins)) is None:
             return None
         expected = f"{sure.expected:.1f}" if sure.expected < 10 else f"{sure.expected:.0f}"
-        text = f"{sure.wrong:,} of {plural(sure.of, 'error')} made at {percent(sure.confidence)} confidence on "
-        return Check(sure.p, True, sure.too_many, f"{text}average, where {expected} were expected")
+        text = f"of the {plural(sure.inputs, 'prediction')} above {sure.above:.2f}, {percent(sure.confidence)} sure on "
+        text += f"average, {sure.wrong:,} {'is' if sure.wrong == 1 else 'are'} wrong, where {expected} were expected"
+        return Check(sure.p, True, sure.too_many, text)
 
     def _silos(self) -> Check | None:
         """Compare the number of silos that are off with the 5 % that chance explains."""
@@ -244,7 +245,5 @@ def _of_silo(silo: SiloRecord) -> SiloConfidence | None:
 
 
 def _sure_errors(bins: Reliability) -> SureErrors | None:
-    wrong = [count - correct for count, correct in zip(bins.count, bins.correct, strict=True)]
-    if not wrong[-1]:
-        return None
-    return SureErrors(wrong[-1], bins.count[-1], bins.confidence[-1] / bins.count[-1], sum(wrong))
+    wrong, inputs = bins.count[-1] - bins.correct[-1], bins.count[-1]
+    return SureErrors(wrong, inputs, bins.confidence[-1] / inputs, 1 - 1 / len(bins.count)) if wrong else None

@@ -116,7 +116,7 @@ def failures(run: RunFolder) -> list[Failed]:
     return own + [_failed(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
-def _rate(run: RunFolder) -> tuple[float | None, tuple[float, str]]:
+def rate(run: RunFolder) -> tuple[float | None, tuple[float, str]]:
     """Return the learning rate, and the highest one to try next with its source, which depends on the optimizer."""
     section = run.section("method").get("training")
     known = section if isinstance(section, Mapping) else {}
@@ -139,14 +139,14 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
-        found, (highest, source) = _rate(run)
-        rate = min((found or 10 * highest) / 10, highest)
+        found, (highest, source) = rate(run)
+        lower = min((found or 10 * highest) / 10, highest)
         was = "" if found is None else f" from {found if found < 1e4 else round(found):,}"
-        why = f" ({source})" if rate == highest else ""
+        why = f" ({source})" if lower == highest else ""
         left = "The run has no model." if own else "The run is not affected, only this comparison is missing."
         first = f", first seen in the model of {plain(failure.silo)}" if failure.silo else ""
         what = f"{what}: training diverged{first}. {left}"
-        todo = f"Lower training.lr{was} to {rate:g}{why} and start another run; with the same settings it would fail "
+        todo = f"Lower training.lr{was} to {lower:g}{why} and start another run; with the same settings it would fail "
         todo += "again."
         if run.federated and can_go_back(run.path):
             todo += (
@@ -154,7 +154,7 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
                 "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
             )
             return Failed(own, what, todo, error, f"caveat rollback {run.path.name}")
-        return Failed(own, what, todo, error, varied(run, "lower-lr", "--set", f"training.lr={rate:g}"))
+        return Failed(own, what, todo, error, varied(run, "lower-lr", "--set", f"training.lr={lower:g}"))
     if failure.lost:
         todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
         return Failed(

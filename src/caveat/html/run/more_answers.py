@@ -2,12 +2,18 @@
 
 from ...core.text import percent
 from ...files.schema import GuaranteeRecord, Summary
-from ...uncertainty.statistical_tests import score_interval
+from ...uncertainty.statistical_tests import binomial_tail, score_interval
 
 
 def stated(found: GuaranteeRecord) -> tuple[str, str]:
     """Return a guarantee in words, and how many calibration inputs answer more by calibration inputs alone."""
     said, _, more = found.statement.partition("; to answer ")
+    if found.limit is None and found.needed and found.upper is not None and found.answered:
+        # the level at which the share was tested has this bound
+        level = 1 - binomial_tail(found.errors + 1, found.answered, found.upper)
+        if level < 0.99 * (1 - found.confidence_level):
+            said += f" (several shares are tested, this one at {percent(1 - level)} confidence: at most "
+            said += f"{100 * found.upper:.3g} % errors)"
     return said, f"To answer {more}." * bool(more)
 
 

@@ -42,7 +42,7 @@ def overview(run: RunFolder) -> Overview | None:
 
 def _sentence(run: RunFolder) -> Markup:
     """Return the result of the run, and the accuracy of the most frequent class and of other methods."""
-    mean, worst = run.mean.accuracy or 0.0, run.worst
+    mean = run.mean.accuracy or 0.0
     if only := one_class(run):
         text = Markup("<b>{}</b> predicts <b>class {}</b> for {}; <b>{}</b> of these have this class.")
         return text.format(run.title, only.name, only.of, percent(only.having / only.inputs)) + promise_clause(run)
@@ -63,14 +63,25 @@ def _sentence(run: RunFolder) -> Markup:
     else:
         known += Markup("<b>{}</b> predicts <b>{}</b> of {} correctly{}").format(run.title, share, of, ends)
         known += f", mean over {len(run.silos):,} silos" * several
-    few = several and len(run.silos) < MANY  # the lowest of many silos is low by chance
-    named = worst is not None and worst.silo in chain.from_iterable(without_gain(run))  # below, with its numbers
-    if few and worst and worst.accuracy is not None and worst.accuracy < mean and not named:
-        known += f"; lowest is {percent(worst.accuracy)} at {worst.silo}{_count_of(run, worst.silo)}"
+    if lowest := _lowest(run):
+        known += f"; {lowest[0]}" + f" ({lowest[1]})" * bool(lowest[1])
     others = {_MOST: majority_share(run)}
     others |= {called(name): other.mean.accuracy for name, other in run.comparable.items()}
     beside = f" {initial(shortfall(early, last_accuracy(run)))}." if early else ""
     return known + "." + _right("", others) + _missed(run) + promise_clause(run) + beside
+
+
+def _lowest(run: RunFolder) -> tuple[str, str] | None:
+    """Return the lowest accuracy of a silo and its numbers; None for many silos, the lowest of which is by chance."""
+    mean, worst = run.mean.accuracy or 0.0, run.worst
+    named = worst is not None and worst.silo in chain.from_iterable(without_gain(run))  # below, with its numbers
+    if not 1 < len(run.silos) < MANY or not worst or worst.accuracy is None or worst.accuracy >= mean or named:
+        return None
+    silo = next((silo for silo in run.silos if silo.name == worst.silo), None)
+    counts = ""
+    if run.summary and silo and silo.n_test and silo.test.accuracy is not None:
+        counts = f"{round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,}"
+    return f"lowest is {percent(worst.accuracy)} at {worst.silo}", counts
 
 
 def _missed(run: RunFolder) -> str:
@@ -88,23 +99,15 @@ _MOST_NAMED = 4
 _MOST = "always predicting a silo's most frequent class"
 
 
-def _right(of: str, known: Mapping[str, float | None]) -> Markup:
-    """Return a sentence with the accuracy of each of these; empty if none is known."""
+def _right(of: str, known: Mapping[str, float | None], about: str = "") -> Markup:
+    """Return a sentence with the accuracy of each of these, `about` the first; empty if none is known."""
     told = [(name, percent(share)) for name, share in known.items() if share is not None]
     if not told:
         return Markup()
     (first, share), *rest = told
-    texts = [f"{first} is right for {share}", *(f"{name} {share}" for name, share in rest)]
+    texts = [f"{first} is right for {share}{about}", *(f"{name} {share}" for name, share in rest)]
     text = f"{of}{joined(texts)}"
     return Markup(" {}.").format(initial(text) if of or first == _MOST else text)  # names of methods stay as they are
-
-
-def _count_of(run: RunFolder, name: str) -> str:
-    """Return how many of a silo's inputs are predicted correctly, in brackets; empty if unknown."""
-    silo = next((silo for silo in run.silos if silo.name == name), None)
-    if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
-        return ""
-    return f" ({round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,})"
 
 
 def _answering(run: RunFolder) -> Markup | None:
@@ -126,7 +129,9 @@ def _answering(run: RunFolder) -> Markup | None:
     most = judged_together(run).majority
     others = {"its prediction": run.summary.pooled.accuracy, _MOST: most.share if most else None}
     others |= {called(name): each.summary.pooled.accuracy for name, each in run.comparable.items() if each.summary}
-    return Markup("{}.{}{}").format(found, promise_clause(run), _right("of all inputs, ", others))
+    about = f" ({', '.join(filter(None, lowest))})" if (lowest := _lowest(run)) else ""
+    beside = _right("of all inputs, ", others, about)
+    return Markup("{}.{}{}").format(found, promise_clause(run), beside)
 
 
 def _notes(run: RunFolder) -> list[Statement]:

@@ -19,15 +19,18 @@ from .quantity_plots import pictures, probabilities, side_by_side, survival
 from .quantity_silos import (
     JudgedValues,
     alike,
+    averages_alike,
     is_time,
     judged,
     mean_error,
     quantity_table,
+    ranked,
     reached,
     too_wide,
     uneven,
     verdict_table,
 )  # fmt: skip
+from .repeats import twice
 from .rounds import cost_table, curves, overtrained
 
 SHOWN = 12
@@ -129,8 +132,11 @@ def verdicts(run: RunFolder) -> list[Statement]:
             text = text.format(initial(called), *alike(gap.known, own), "" if clear else "no ") + "silos explains."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
-    lines += [] if is_time(run) or (tested := uneven(run.silos)) is None else [_distributions(*tested)]
-    if skewed := [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]:
+    skewed = [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]
+    tested = None if is_time(run) else uneven(run.silos)
+    if tested and not (skewed and tested[0] >= 0.05):  # a test of direction that finds an error decides
+        lines.append(_distributions(*tested))
+    if skewed:
         lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance over silos."))
     return worst_first(lines)
 
@@ -239,10 +245,18 @@ def next_steps(run: RunFolder) -> list[Markup]:
     names = sorted(set(where), key=natural)
     if not wide:
         return [*steps, predicting(run, names)] if names else steps
-    gain = over_silos(_gains(run))
-    better = gain is not None and (gain.low is None or gain.clear)
-    check = f": the {_judged(run)[1]} is lower than without inputs"
-    return [*steps, predicting(run, names, check, "Only for uses over many inputs, ")] if names and better else steps
+    rank, earlier = ranked(run), _stop_earlier(run, clear=True)
+    if ordered := [name for name in names if name in rank]:
+        low, high = (f"{end(rank[name] for name in ordered):.2f}" for end in (min, max))
+        check = f": the rank correlation with observed values is {low}{f' to {high}' * (low != high)}"
+        check += "; averages are no closer than the median of training targets" * averages_alike(run)
+        steps.append(predicting(run, ordered, check, "Only to rank a silo's inputs, "))
+    return [*steps, *([] if earlier else _other_rounds(run))]
+
+
+def _other_rounds(run: RunFolder) -> list[Markup]:
+    """Return which number of rounds to try next, if intervals are no narrower than without inputs."""
+    return _stop_earlier(run, clear=False) or [Markup("Try more <code>rounds</code>{}.").format(twice(run))]
 
 
 def _stop_earlier(run: RunFolder, clear: bool) -> list[Markup]:
@@ -267,10 +281,10 @@ def _stop_earlier(run: RunFolder, clear: bool) -> list[Markup]:
 
 def quantity_parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name."""
-    observed = run.gallery.observed if run.gallery else []
+    observed, steps = run.gallery.observed if run.gallery else [], next_steps(run)
     return {
         "sentence": sentence(run),
-        "steps": next_steps(run),
+        "steps": steps,
         "lines": verdicts(run),
         "silo_table": quantity_table(run) if is_time(run) else verdict_table(run),
         "subgroups": subgroup_table(run),
@@ -283,7 +297,7 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
                 "calibration": probabilities(run.silos[:SHOWN]),
             }
         ),
-        "about": [*about_times(run), *_stop_earlier(run, clear=False)],
+        "about": [*about_times(run), *(each for each in _stop_earlier(run, clear=False) if each not in steps)],
         "promise": run.summary.guarantee.statement if run.summary and run.summary.guarantee else "",
         "cost_table": cost_table(run),
         "facts": headline(run),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import stdev
+from statistics import fmean, stdev
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from ...files import RunFolder
 from ...files.schema import Metrics, SiloRecord
 from ...uncertainty.statistical_tests import (
     beta_binomial_tail,
-    binomial_tail,
     chi_squared_tail,
+    normal_tail,
+    ranks,
     student_quantile,
     wilson,
 )
@@ -109,6 +110,8 @@ class JudgedValues:
     """Whether the coverage is too low, beyond chance."""
     skew: str
     """The direction in which predictions are off, beyond chance; empty if they are not."""
+    skew_p: float
+    """The p-value of this, corrected for the number of silos."""
 
     @property
     def short(self) -> float:
@@ -124,11 +127,11 @@ class JudgedValues:
 
     @property
     def beyond(self) -> str:
-        """How many observed values are on the side of their predicted median to which predictions are off."""
-        pit, half = self.silo.pit, len(self.silo.pit) // 2
-        part = pit[-half:] if self.skew == "low" else pit[:half]
-        where = "above" if self.skew == "low" else "below"
-        return f"{sum(part):.4g} of {sum(pit):.4g} observed values are {where} their predicted median"
+        """The mean quantile of observed values in their predicted distributions, and its p-value."""
+        text = (
+            f"on average, its {sum(self.silo.pit):.4g} observed values are at the {percent(_mean_pit(self.silo), 0)} "
+        )
+        return f"{text}quantile of their predicted distributions, 50 % expected, {equation(self.skew_p)}"
 
     @property
     def verdict(self) -> Statement:
@@ -164,7 +167,7 @@ def judged(run: RunFolder) -> list[JudgedValues]:
     silos = len(run.silos)
     return [
         JudgedValues(
-            each, _gain(run, each), _to_alone(run, each), wanted, _missed(each, wanted, silos), _skew(each, silos)
+            each, _gain(run, each), _to_alone(run, each), wanted, _missed(each, wanted, silos), *_skew(each, silos)
         )
         for each in run.silos
     ]
@@ -273,13 +276,49 @@ _FEWEST_IN_BAR = 2
 """Expected number of inputs in a bar of calibration from which a chi-squared test of the bars of silos is made."""
 
 
-def _skew(silo: SiloRecord, silos: int) -> str:
-    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos, by a sign test
-    of the observed values above and below their predicted medians."""
-    half = len(silo.pit) // 2
-    below, above = round(sum(silo.pit[:half])), round(sum(silo.pit[-half:])) if half else 0
-    p = 2 * binomial_tail(max(below, above), below + above, 0.5)
-    return "" if silos * p >= 0.05 else "low" if above > below else "high"
+def _skew(silo: SiloRecord, silos: int) -> tuple[str, float]:
+    """Return whether a silo's predictions are too low or too high, beyond chance at 5 % over all silos, and the p-value
+    corrected for their number, by the mean quantile of observed values, which is about normal around 1/2."""
+    bars, inputs = len(silo.pit), sum(silo.pit)
+    if bars < 2 or not inputs:
+        return "", 1.0
+    mean, deviation = _mean_pit(silo), math.sqrt((bars**2 - 1) / (12 * bars**2 * inputs))
+    p = min(1.0, 2 * silos * normal_tail(abs(mean - 0.5) / deviation))
+    return "" if p >= 0.05 else "low" if mean > 0.5 else "high", p
+
+
+def _mean_pit(silo: SiloRecord) -> float:
+    """Return the mean quantile of observed values in their predicted distributions, from the middles of bars."""
+    return sum((i + 0.5) * count for i, count in enumerate(silo.pit)) / (len(silo.pit) * sum(silo.pit))
+
+
+def ranked(run: RunFolder) -> dict[str, float]:
+    """Return the rank correlation of predicted and observed values by silo, where it is above 0 beyond chance at 5 %
+    over all silos (Fisher's transform, variance of Fieller et al., 1957)."""
+    found = dict[str, float]()
+    for each in run.gallery.observed if run.gallery else ():
+        n, pair = len(each.observed), (np.array(each.observed), np.array(each.value))
+        if n < _FEWEST_RANKED or min(np.ptp(values) for values in pair) == 0:
+            continue
+        rho = float(np.corrcoef(ranks(pair[0]), ranks(pair[1]))[0, 1])
+        if len(run.silos) * normal_tail(math.atanh(min(rho, 1 - 1e-9)) * math.sqrt((n - 3) / 1.06)) < 0.05:
+            found[each.silo] = rho
+    return found
+
+
+_FEWEST_RANKED = 10
+"""Number of inputs from which their ranks are correlated."""
+
+
+def averages_alike(run: RunFolder) -> bool:
+    """Return whether mean predictions are no closer to the mean observed values than the median of all training
+    targets is, mean over silos; True if that is unknown."""
+    target = run.summary.target if run.summary else None
+    if target is None or target.standardized or not target.edges or not run.gallery or not run.gallery.observed:
+        return True
+    guess, shown = reached(target.edges, target.shares, 0.5), [each for each in run.gallery.observed if each.observed]
+    own = sum(abs(fmean(each.value) - fmean(each.observed)) for each in shown)
+    return own >= sum(abs(guess - fmean(each.observed)) for each in shown)
 
 
 def verdict_table(run: RunFolder) -> Table | None:

@@ -53,7 +53,7 @@ def _by_sets(run: RunFolder) -> str:
     told += f", where {percent(sets.coverage)} were asked for"
     warned = run.summary.warnings if run.summary else ()
     absent = [silo for each in warned if each.kind == "absent_classes" for silo in each.silos]
-    never = "; do not rule out classes without calibration inputs (warning below) by the sets of "
+    never = "; do not rule out a class without calibration inputs (named in the warning below) by the sets of "
     return told + f"{never}{listed(absent, _MOST_NAMED)}" * bool(absent)
 
 
