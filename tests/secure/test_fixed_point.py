@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caveat.core import DataError, Payload, Replies, RunError, Update
@@ -28,6 +28,7 @@ def payloads(silos: int, seed: int = 0) -> dict[str, Payload]:
     }
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20), st.integers(0, 2**32))
 def test_means_are_within_the_bound_of_the_plain_mean(silos: int, seed: int) -> None:
     given_, weights = payloads(silos, seed), {f"silo{k}": 1 + 17 * k for k in range(silos)}
@@ -72,6 +73,7 @@ def test_a_weight_is_from_1_to_2_to_the_31(weight: int) -> None:
         encode({"m": {"w": torch.zeros(2)}}, weight, 3)
 
 
+@settings(deadline=None)
 @given(st.floats(-(2.0**17), 2.0**17), st.integers(1, 1001))
 def test_the_error_of_one_silo_is_within_the_stated_bound(value: float, weight: int) -> None:
     words = encode({"m": {"w": torch.tensor([value], dtype=torch.float64)}}, weight, 3)
