@@ -438,7 +438,7 @@ def test_methods_that_still_learn_are_trained_for_more_rounds_first() -> None:
         told = next_steps(Comparison.model_validate(local | also))[-1].replace("\N{NO-BREAK SPACE}", " ")
         told = told.removeprefix(until)
         assert told == (
-            " In other metrics it is worse (p corrected for pairs only): 0.100 in NLL behind a (p = 0.014)." * worse
+            " It may be worse in other metrics: 0.100 in NLL behind a (p = 0.014); p corrected for pairs only." * worse
         )
     assert step.endswith("validation accuracy rose for a by 20.0 points.")
 

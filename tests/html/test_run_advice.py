@@ -44,8 +44,10 @@ def abstaining(folder: Path, risk: list[float], **known: Any) -> Path:
     content = json.loads((folder / "summary.json").read_text())
     sizes = {"n_train": 70, "n_validation": 10, "n_calibration": 20}
     silos = [silo | sizes | {"test": {"accuracy": 0.8, "coverage": 0.0}} for silo in content["silos"]]
-    statement = "no share of inputs can be answered; to answer 70 % takes about 4,400 calibration inputs"
-    guarantee = content["guarantee"] | {"statement": statement, "enough": 4400, "enough_share": 0.7} | known
+    statement = "no share of inputs can be answered"
+    guarantee = (
+        content["guarantee"] | {"statement": statement, "coverage": 0.0, "enough": 4400, "enough_share": 0.7} | known
+    )
     curve = {"coverage": [0.25, 0.5, 0.7, 1.0], "risk": risk}
     pooled = {"accuracy": 0.8, "coverage": 0.0}
     return change(folder, silos=silos, guarantee=guarantee, pooled=pooled, risk_coverage=curve, streams={})

@@ -200,14 +200,16 @@ def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
         silo |= {"n_calibration": 100, "test": {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}}
         silo["promise"] = own | {
             "whose": "silo",
-            "statement": "for this silo by itself; to answer 80 % takes about 900",  # which no test input supports
+            "statement": "for this silo by itself",
+            "enough": 900,
+            "enough_share": 0.8,  # which no test input supports
         }
     change(run, silos=silos, streams={})
     text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert text.split('<div class="promise')[1].startswith(" alarm")
     header, *rows = rows_of(text, "guarantee of")
     assert header[2:] == ["answered, calibration", "answered, test", "wrong among these"]
-    assert "takes about 900" not in Page(text).text
+    assert "900" not in Page(text).text
     last = ["their own", "90.0 % (90 of 100)", "50.0 % (50 of 100)"]
     triangle = "\N{BLACK UP-POINTING TRIANGLE} "
     assert rows == [

@@ -282,7 +282,11 @@ def test_a_use_of_predictions_is_advised_only_if_it_is_shown(tmp_path: Path, noi
     low, high = (f"{end(found.values()):.2f}" if found else "" for end in (min, max))
     assert ("Only to rank a silo's inputs, predict new inputs with caveat predict" in page) == (noise == 2.0)
     assert (f": the rank correlation with observed values is {low} to {high}" in page) == (noise == 2.0)
-    assert ("; averages are no closer than the median of training targets." in page) == (shift == 8.0)
+    worse = "; their mean is no closer to the mean observed value of a silo than the median of training targets."
+    assert (worse in page) == (shift == 8.0)
+    content = json.loads((tmp_path / "run/summary.json").read_text())
+    write_json(tmp_path / "run/summary.json", content | {"target": None})  # nothing is said of an unknown median
+    assert worse not in Page(render(read_run(tmp_path / "run"))).text
 
 
 def test_the_headline_has_the_interval_and_the_unit_of_its_error(tmp_path: Path) -> None:

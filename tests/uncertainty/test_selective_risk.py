@@ -295,9 +295,9 @@ def test_statements() -> None:
     assert refused.coverage == 0
     assert refused.statement == (
         "no share of inputs can be answered with at most 5 % errors at 90 % confidence from 20 calibration inputs: "
-        "0 of the 20 most certain are wrong, and at least 25 more error-free ones are needed there; to answer 10 % "
-        "takes about 770 calibration inputs"
+        "0 of the 20 most certain are wrong, and at least 25 more error-free ones are needed there"
     )
+    assert (refused.enough, round(refused.enough_share, 2)) == (770, 0.1)
     one = Guarantee(None, 0.05, 0.9, 68, 0, 288, 0.0503, needed=1)
     assert one.statement.endswith("wrong, and at least 1 more error-free one is needed there")
     nearly = Guarantee(0.99, 0.005, 0.95, 9999, 3, 10_000, 0.004)

@@ -11,7 +11,7 @@ from .svg import Chart
 
 SCORES = {
     "familiarity": "distance from the silo's own inputs",
-    "nearness": "distance from the nearest training input",
+    "nearness": "distance from the silo's nearest training input",
     "sureness": "uncertainty of the prediction",
 }
 _MOST_POINTS = 400

@@ -22,7 +22,7 @@ WHY = {
     Reason.NONE: "",
     Reason.UNDEFINED: "probabilities are not finite",
     Reason.UNFAMILIAR: "unlike the silo's own inputs",
-    Reason.NOVEL: "far from all training inputs",
+    Reason.NOVEL: "far from all of the silo's training inputs",
     Reason.UNSURE: "more uncertain than the silo's own",
     Reason.AMBIGUOUS: "aleatoric uncertainty above the policy's limit",
     Reason.UNCERTAIN: "uncertainty above the policy's limit",

@@ -155,20 +155,13 @@ class Guarantee:
                 f"no share of inputs can be answered {promise} {confidence} from {self.total:,} calibration inputs: "
                 f"{self.errors:,} of the {self.answered:,} most certain are wrong, "
                 f"and at least {self.needed:,} more error-free {'one is' if self.needed == 1 else 'ones are'} needed "
-                f"there{self._more}"
+                "there"
             )
         # Rounded, but 100 % means all.
         share = _percent(min(round(self.answered / self.total, 3), 0.999 if self.answered < self.total else 1.0))
         inputs = f"{self.answered:,} of {self.total:,} calibration inputs"
         found = f"({inputs}, {self.errors:,} wrong)"
-        return f"answers {share} of inputs {promise} among them, {confidence} {found}{self._more}"
-
-    @property
-    def _more(self) -> str:
-        """The effect of more calibration inputs, if known."""
-        if not self.enough or self.enough_share <= self.coverage:
-            return ""
-        return f"; to answer {_percent(round(self.enough_share, 2))} takes about {self.enough:,} calibration inputs"
+        return f"answers {share} of inputs {promise} among them, {confidence} {found}"
 
 
 def starting_columns(total: int, risk: float, confidence: float, size: int = GRID) -> dict[int, float]:

@@ -16,7 +16,7 @@ from .run import QuantityRecord
 class GuaranteeRecord(Record):
     """The guarantee for answered inputs, from counts of the calibration splits."""
 
-    OMITTED: ClassVar = frozenset({"of", "subgroups", "tolerance", "enough_share"})
+    OMITTED: ClassVar = frozenset({"of", "subgroups", "tolerance"})
 
     limit: float | None = None
     risk: float
@@ -26,7 +26,8 @@ class GuaranteeRecord(Record):
     total: int
     upper: float | None = None
     needed: int = 0
-    enough_share: float | None = None  # the share of inputs that the statement's larger number would answer
+    enough: int = 0  # about how many calibration inputs would answer `enough_share` of inputs; 0 if unknown
+    enough_share: float = 0.0
     coverage: float | None = None
     statement: str
     guaranteed: bool

@@ -144,7 +144,7 @@ def _worse_alone(record: Comparison, setting: Setting, order: Sequence[Result]) 
             gap = gap_between(pairs, name, ALONE, measure)
             if gap and ahead(gap):
                 told.append(f"{gap_text(measure, gap.mean or 0)} behind {name} ({equation(gap.p_adjusted or 0)})")
-    return f" In other metrics it is worse (p corrected for pairs only): {listed(told, 4)}." if told else ""
+    return f" It may be worse in other metrics: {listed(told, 4)}; p corrected for pairs only." if told else ""
 
 
 def _half(pair: DifferenceRecord) -> float | None:

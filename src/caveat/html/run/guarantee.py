@@ -166,10 +166,10 @@ def guarantee_lines(run: RunFolder) -> list[str]:
         return [f"guarantee: {found.statement}"]
     if own:
         broken = exceeding(run.summary)
-        lines = [f"guarantee: {stated(found)[0]}", f"on test:   {_told(own, broken)}"]
+        lines = [f"guarantee: {stated(found)}", f"on test:   {_told(own, broken)}"]
     else:
         test = kept(run.summary) if found.guaranteed else None
-        lines = [f"guarantee: {stated(found)[0]}"]
+        lines = [f"guarantee: {stated(found)}"]
         lines += [f"on test:   {_answered(test)} answered, {_wrong(test)} wrong"] if test else []
     about = foreign(run.summary) if found.guaranteed or own else {}
     texts = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
@@ -208,7 +208,7 @@ def promise(run: RunFolder) -> Promise | None:
     if run.summary is None or run.summary.guarantee is None:
         return None
     found, own = run.summary.guarantee, _with_promises(run.summary)
-    statement, outside = _unbroken(f"{initial(stated(found)[0])}."), _outside(run.summary, found.risk)
+    statement, outside = _unbroken(f"{initial(stated(found))}."), _outside(run.summary, found.risk)
     if own:
         broken = exceeding(run.summary)
         caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{outside}")

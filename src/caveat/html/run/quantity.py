@@ -249,7 +249,9 @@ def next_steps(run: RunFolder) -> list[Markup]:
     if ordered := [name for name in names if name in rank]:
         low, high = (f"{end(rank[name] for name in ordered):.2f}" for end in (min, max))
         check = f": the rank correlation with observed values is {low}{f' to {high}' * (low != high)}"
-        check += "; averages are no closer than the median of training targets" * averages_alike(run)
+        check += (
+            "; their mean is no closer to the mean observed value of a silo than the median of training targets"
+        ) * averages_alike(run)
         steps.append(predicting(run, ordered, check, "Only to rank a silo's inputs, "))
     return [*steps, *([] if earlier else _other_rounds(run))]
 

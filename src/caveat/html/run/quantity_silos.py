@@ -312,10 +312,10 @@ _FEWEST_RANKED = 10
 
 def averages_alike(run: RunFolder) -> bool:
     """Return whether mean predictions are no closer to the mean observed values than the median of all training
-    targets is, mean over silos; True if that is unknown."""
+    targets is, mean over silos; False if that is unknown."""
     target = run.summary.target if run.summary else None
     if target is None or target.standardized or not target.edges or not run.gallery or not run.gallery.observed:
-        return True
+        return False
     guess, shown = reached(target.edges, target.shares, 0.5), [each for each in run.gallery.observed if each.observed]
     own = sum(abs(fmean(each.value) - fmean(each.observed)) for each in shown)
     return own >= sum(abs(guess - fmean(each.observed)) for each in shown)
