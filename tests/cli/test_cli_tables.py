@@ -19,15 +19,14 @@ from PIL import Image
 from typer.testing import Result
 
 from caveat.api import load
-from caveat.cli.finished import _of_own as of_own
-from caveat.cli.output import _mostly_missing as mostly_missing
-from caveat.cli.output import has_images, prediction_rows, right_at
+from caveat.cli.output import has_images, mostly_missing, of_own, prediction_rows, right_at
 from caveat.config import read_dictionary
 from caveat.core import Prediction, ResultWarning
 from caveat.core.text import percent
 from caveat.data.tables.reading_settings import TableColumn
 from caveat.data.tables.reference import NO_REFERENCE, ColumnReference, Reference
 from caveat.files import as_text, write_json
+from caveat.files.schema import Summary
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 TABLE = [*TINY, "data.source=csv:a.csv", "data.target=ill", "data.shift.angles=[]", "training.batch_size=8"]
@@ -275,12 +274,11 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
     own = caveat("evaluate", "some/run", "a.csv", "--silo", "silo-1", "--target", "ill").stderr
     assert "warning: a.csv is a file of the run's data, so the model was trained on most of its inputs" in own
     assert right in own
-    run = load("some/run")
+    summary = Summary.model_validate_json(Path("some/run/summary.json").read_text())
     of, share = tested["silo-0"]["n_test"], tested["silo-0"]["test"]["accuracy"]
-    assert right_at(run, "silo-0").startswith(f": at silo silo-0, {share * of:.0f} of {of} answered test inputs ")
-    assert right_at(run, "silo-9") == "; those for the run's test split are in summary.json."
-    copy: Any = SimpleNamespace(folder=Path("nowhere"))  # without summary.json
-    assert right_at(copy, "silo-0") == "."
+    assert right_at(summary, "silo-0").startswith(f": at silo silo-0, {share * of:.0f} of {of} answered test inputs ")
+    assert right_at(summary, "silo-9") == "; those for the run's test split are in summary.json."
+    assert right_at(None, "silo-0") == "."
     Path("b.csv").write_text(Path("a.csv").read_text())
     for file, given in (("a.csv", "FILE"), ("b.csv", "b.csv")):  # a file with labels that are new tests the model
         assert caveat("predict", "some/run", file, "--silo", "silo-1", "--report", "p.html").exit_code == 0
@@ -290,14 +288,14 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
 
 
 def test_a_file_named_after_a_silo_has_the_test_result_of_that_silo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caveat.cli.output.right_at", lambda run, silo: f" at {silo}")
+    monkeypatch.setattr("caveat.cli.output.right_at", lambda summary, silo: f" at {silo}")
     data = SimpleNamespace(source="csv:b c.csv,a.csv")
-    run = SimpleNamespace(
+    run: Any = SimpleNamespace(
         experiment=SimpleNamespace(spec=SimpleNamespace(data=data)), preparation=SimpleNamespace(names=["VA", "b c"])
     )
-    assert of_own("b c.csv", run, "VA").endswith(" at b c")
-    assert of_own("a.csv", run, "VA").endswith(" at VA")
-    assert of_own("other.csv", run, "VA") == ""
+    assert of_own("b c.csv", run, "VA", None).endswith(" at b c")
+    assert of_own("a.csv", run, "VA", None).endswith(" at VA")
+    assert of_own("other.csv", run, "VA", None) == ""
 
 
 def test_images_of_a_silo_are_those_that_the_runs_report_shows(tmp_path: Path) -> None:
@@ -315,7 +313,7 @@ def test_columns_that_are_mostly_missing_at_a_silo_are_those_of_its_calibration_
     )
     assert mostly_missing(encoder) == {"ca"}
     encoder.reference = NO_REFERENCE
-    assert mostly_missing(encoder) == set()
+    assert mostly_missing(encoder) == mostly_missing(None) == set()
 
 
 def test_predict_names_a_column_in_other_units(nowhere: Path) -> None:

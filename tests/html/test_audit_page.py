@@ -13,7 +13,6 @@ from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
 from caveat.html.audit import (
     _CAREFUL,
     _INSTEAD,
-    _MEANWHILE,
     _USE,
     _growth,
     command,
@@ -26,6 +25,10 @@ from caveat.html.audit import (
 from caveat.html.audit_charts import sweep_figure
 from caveat.uncertainty.statistical_tests import seeds_needed
 
+_MEANWHILE = (
+    "Until the rest is decided, do not use the columns aleatoric and epistemic of single predictions; the report of a "
+    "run shows whether total_uncertainty finds errors."
+)
 FALLS = Finding(
     "epistemic and data", "it falls", "holds", "", {"exponent": {"mean": -1, "low": -1.2, "high": -0.8}, "limit": -0.25}
 )
@@ -136,13 +139,14 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     assert command(open_).endswith("--seeds 0,1,2,3,4")
     near = replace(FALLS, verdict="cannot say", measured={"exponent": {"mean": -1, "low": -10, "high": 8}, "limit": 0})
     other = replace(near, measured=near.measured | {"limit": -1})
-    unsure = Finding("confidence", "it is calibrated", "cannot say", "", {})
+    unsure = Finding("confidence", "it is calibrated", "cannot say", "", {"limit": 0.05})
     known = audit(found, near, replace(other, name="disagreement"), unsure, command=known.command)
     assert next_steps(known)[-1].endswith(
         f"If estimates stay as here, {(seeds := seeds_to_decide(known))} seeds decide each of these with a chance of "
         f"80 % or more: {near.name}. Do not expect more seeds to decide: disagreement. Confidence takes more test "
         "inputs, not seeds."
     )
+    assert "Confidence takes" not in next_steps(audit(found, replace(unsure, measured={}), command=known.command))[-1]
     assert f"rounds and {seeds} seeds ({seeds} times the training" in next_steps(known)[-1]
     assert seeds == seeds_needed(1, 9, 2)
     # an interval at the corrected level is wider

@@ -176,11 +176,10 @@ def test_columns_explain_what_alarms_do_not_show() -> None:
     assert person.startswith("Have a person decide all 20 inputs")
     assert why == ("Find out why columns are mostly missing (ca 99 %): if they are not measured where these rows come "
                    "from, do not use this silo's model for such rows.")  # fmt: skip
-    known = replace(found, source="b.csv", others=("b",), in_sample="Trained on.", missing_at={"b": {"ca", "slope"}})
+    known = replace(found, source="b.csv", others=("b",), in_sample="Trained on.", missing_there={"ca", "slope"})
     here, unfit = "Here, columns are mostly missing (ca 99 %)", "standardization and calibration of silo VA do not fit"
     assert steps(known)[2] == f"{here}, as in the calibration rows of silo b: {unfit} such rows."
-    for there in ({}, {"b": set[str]()}, {"VA": {"ca"}}):  # not recorded, not missing, of another silo
-        assert steps(replace(known, missing_at=there))[2] == f"{here}: {unfit} such rows."
+    assert steps(replace(known, missing_there={"slope"}))[2] == f"{here}: {unfit} such rows."
     assert not any("do not use this silo's model" in step for step in steps(known))
     assert why in steps(replace(known, in_sample=""))
     columns, alarms = verdicts(found)
@@ -249,6 +248,8 @@ def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     assert sum("--silo" in step for step in trained) == 1
     other = steps(replace(unlike, others=("b c", "d")))
     assert Markup(other[-1]).striptags() == (f"{from_source} another silo (b c, d), {own}: --silo NAME")
+    named_b = [replace(unlike, source=source, others=("b",)).namesake for source in ("b.csv", "b", "c.b")]
+    assert named_b == ["b", "b", ""]
     given = "caveat predict runs/x 'b c.csv' --silo VA --out v1.2/new --report new.html"
     other = replace(unlike, source="b c.csv", others=("b c",), command=given)
     page = Page(render(other)).text
@@ -339,12 +340,13 @@ def test_repeated_inputs_and_equal_predictions_are_said() -> None:
     assert verdicts(replace(made(0), different=20)) == verdicts(made(0))
     found = made(0)
     found.prediction.probs[:15] = torch.tensor([0.9, 0.1])
-    told = "The 20 inputs have 6 different predictions, because "
-    features, many = "the model maps several of them to the same ", ", so many have equal p-values."
-    assert f"{told}{features}features{many}" in Page(render(found)).text
-    assert f"{told}{features}codewords{many}" in Page(render(replace(found, features="codewords"))).text
-    assert f"{told}inputs are repeated{many}" in Page(render(replace(found, different=6))).text
-    assert f"{told}{features}features{many}" in Page(render(replace(found, different=7))).text
+    told, many = "The 20 inputs have 6 different predictions", ", so many have equal p-values."
+    features, single = ", because the model maps several of them to the same ", replace(found, different=20)
+    assert f"{told}{features}features{many}" in Page(render(single)).text
+    assert f"{told}{features}codewords{many}" in Page(render(replace(single, features="codewords"))).text
+    assert f"{told}, because inputs are repeated{many}" in Page(render(replace(found, different=6))).text
+    for different in (None, 7):  # neither cause is known to be the only one
+        assert f"{told}{many}" in Page(render(replace(found, different=different))).text
     assert "different predictions" not in Page(render(made(0))).text
 
 
@@ -367,6 +369,11 @@ def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -
         f"{found.against.replace('use it', 'use this model')} A person decides 20 inputs."
     )
     assert all(found.referred)
+    seldom = replace(found, prediction=made(4).prediction)
+    assert seldom.alarms is not None
+    assert (seldom.alarms.seldom, seldom.all_unlike) == (True, False)
+    (alarms,) = (line.text for line in verdicts(seldom) if "alarm" in line.text)
+    assert alarms.startswith("4 of 20 inputs raise an alarm, more than chance explains (p\xa0=\xa00.027)")
     person, test, data = steps(found)
     assert data == "Do not judge the model by these predictions: new.csv is a file of the run's data."
     assert Markup(test).striptags().endswith("with caveat evaluate RUN FILE --silo VA.")

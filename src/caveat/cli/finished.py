@@ -46,7 +46,7 @@ def predict(
         from ..api import load
         from ..data import noted_inputs
         from ..html.predictions import render, sentence
-        from .output import has_images, predicted_inputs, prediction_rows, table_cells
+        from .output import has_images, mostly_missing, predicted_inputs, prediction_rows, table_cells
 
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
@@ -55,7 +55,6 @@ def predict(
         _tell_format(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
         page = predicted_inputs(prediction, found, finished, silo, inputs)
-        page = replace(page, in_sample=_of_own(inputs, finished, silo))
         _warn(page)
         notes = batch_notes(prediction) if preparation.encoders else ()
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
@@ -70,7 +69,8 @@ def predict(
             test = ["caveat", "evaluate", str(folder), inputs if labelled else "FILE", "--silo", silo]
             test += ["--target", str(target)] * bool(target)
             page = replace(page, cells=cells, command=command, evaluating=shlex.join(test), labelled=labelled,
-                           own_images=has_images(finished.folder, silo))  # fmt: skip
+                           own_images=has_images(finished.folder, silo),
+                           missing_there=mostly_missing(preparation.encoders.get(page.namesake)))  # fmt: skip
             write_file(render(page), report, "--report")
 
 
@@ -95,12 +95,15 @@ def evaluate(
 
         from ..api import load
         from ..data import labeled_inputs
+        from ..files import record_of
+        from ..files.schema import Summary
+        from .output import of_own
 
         finished = load(folder, model=model, device=device or "cpu")
         _check_silo(silo, finished.preparation.names)
         found = labeled_inputs(inputs, finished.preparation, silo, target)
         _tell_format(inputs, finished.preparation, silo)
-        if told := _of_own(inputs, finished, silo):
+        if told := of_own(inputs, finished, silo, record_of(finished.folder / "summary.json", Summary)):
             typer.echo(f"warning: {told}", err=True)
         typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))
 
@@ -116,20 +119,6 @@ def _ids(inputs: str, run: Any, silo: str) -> dict[str, list[str]]:
     path = locate(inputs)
     sheet = read_sheet(path, encoder.csv_format.of(path.stem, silo).separator)
     return {settings.groups: list(sheet.column(settings.groups))} if settings.groups in sheet.columns else {}
-
-
-def _of_own(inputs: str, run: Any, silo: str) -> str:
-    """Return a warning about a file that the run has trained on, with the test result of the silo that it is named
-    after, or of `silo`; empty for others."""
-    from .output import right_at
-
-    settings = run.experiment.spec.data
-    own = settings.source.partition(":")[2].split(",") if settings is not None else ()
-    if Path(inputs).absolute() not in [Path(each).absolute() for each in own]:
-        return ""
-    told = f"{Path(inputs).name} is a file of the run's data, so the model was trained on most of its inputs. Results "
-    whose = Path(inputs).stem if Path(inputs).stem in run.preparation.names else silo
-    return f"{told}for new inputs may be worse{right_at(run, whose)}"
 
 
 def _check_silo(silo: str, names: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from ..data.tables.encoding import Encoder
 from ..files import RunFolder, as_text, record_of
 from ..files.checkpoints import hashes
 from ..files.schema import Gallery, SiloRecord, Summary, WarningRecord
-from ..html.predicted_inputs import PredictedInputs
+from ..html.predicted_inputs import PredictedInputs, namesake
 from ..html.run.advice import against
 from ..runs.finished_run import Run
 from ..terminal.tables import Heading, TextTable, text_table
@@ -184,15 +184,15 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
     different = len(set(hashes(found.x.numpy()))) if len(found.x) else 0
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
-        found.files, others, tested, own, limit, advice, warnings, "", different,
+        found.files, others, tested, own, limit, advice, warnings, of_own(source, run, silo, summary), different,
         "codewords" if summary and any(each.codewords for each in summary.silos) else "features",
-        missing_at={name: _mostly_missing(each) for name, each in run.preparation.encoders.items()},
     )  # fmt: skip
 
 
-def _mostly_missing(encoder: Encoder) -> set[str]:
+def mostly_missing(encoder: Encoder | None) -> set[str]:
     """Return the columns of which most values are missing in the rows of a silo that the run keeps."""
-    columns = zip(encoder.table, encoder.reference.columns, strict=False)  # a silo with few rows has no reference
+    # A silo with few rows has no reference.
+    columns = zip(encoder.table, encoder.reference.columns, strict=False) if encoder else ()
     return {column.name for column, known in columns if known.missing > len(known.values)}
 
 
@@ -205,11 +205,22 @@ def has_images(folder: Path, silo: str) -> bool:
     return any(item.image for each in own for item in (*each.certain, *each.uncertain))
 
 
-def right_at(run: Run, silo: str) -> str:
+def of_own(inputs: str, run: Run, silo: str, summary: Summary | None) -> str:
+    """Return a warning about a file that the run has trained on, with the test result of the silo that it is named
+    after, or of `silo`; empty for others."""
+    settings = run.experiment.spec.data
+    own = settings.source.partition(":")[2].split(",") if settings is not None else ()
+    if Path(inputs).absolute() not in [Path(each).absolute() for each in own]:
+        return ""
+    told = f"{Path(inputs).name} is a file of the run's data, so the model was trained on most of its inputs. Results "
+    whose = namesake(inputs, run.preparation.names) or silo
+    return f"{told}for new inputs may be worse{right_at(summary, whose)}"
+
+
+def right_at(summary: Summary | None, silo: str) -> str:
     """Return the end of a sentence: how many test inputs of a silo were right in the run, or where this is recorded."""
     from ..html.predictions import rate
 
-    summary = record_of(run.folder / "summary.json", Summary)
     wrong, of = (summary and _wrong_of(summary.silos, silo)) or (0, 0)
     if not of:
         return "; those for the run's test split are in summary.json." if summary else "."

@@ -116,10 +116,8 @@ def _miscalibrated(finding: Finding) -> str:
     """Return in how many tests of silos calibration errors are above those by chance."""
     measured = finding.measured
     tests = measured["silos"] * len(measured["above_chance"])
-    told = (
-        f"{sum(measured['above_chance'])} of {plural(tests, 'test')} of silos find more calibration error than chance "
-    )
-    told += f"({_LEVEL * tests:.1f} expected; together {equation(measured['p'])}{_p(finding)})"
+    told = f"{sum(measured['above_chance'])} of {plural(tests, 'test')} of silos find more calibration error than "
+    told += f"chance ({_LEVEL * tests:.1f} expected; together {equation(measured['p'])}{_p(finding)})"
     if excess := _excess(finding):
         told += f"; the mean excess is {excess}"
     return f"{told}."
@@ -181,10 +179,8 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
         ]
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(notes)
     about = "Estimates with 95 % intervals over seeds, not corrected for the number of promises. Values in the gray "
-    about += (
-        "area are as promised. The scale is that of exponents of n and of rank correlations (that of aleatoric and "
-    )
-    about += "epistemic without its sign)."
+    about += "area are as promised. The scale is that of exponents of n and of rank correlations (that of aleatoric "
+    about += "and epistemic without its sign)."
     if any(each.name == "confidence" for each in shown_ones):
         about += " Confidence has no row: it is tested by the number of silos with errors above chance."
     return Chart(
@@ -214,11 +210,13 @@ def next_steps(audit: AuditFile) -> list[str]:
         relied = [_USE[each.name] for each in held if each.name in _USE]
         relied += [f"Rely only on what holds: {claims}."] if claims else []
         banned = zero or any(each.name == "seeds" for each in broken)  # the column epistemic, by another step
-        meanwhile = _MEANWHILE.replace(*_ONLY_ALEATORIC) if banned else _MEANWHILE
-        steps.insert(0, " ".join([*(relied if held else ["Do not rely on these uncertainties yet."]), meanwhile]))
-    if changed_labels := _unsettled(audit):
-        return [*steps, _longer(audit, changed_labels)]
+        columns = "column aleatoric" if banned else "columns aleatoric and epistemic"
+        relied = relied if held else ["Do not rely on these uncertainties yet."]
+        meanwhile = f"Until the rest is decided, do not use the {columns} of single predictions; the report of a run "
+        steps.insert(0, " ".join([*relied, f"{meanwhile}shows whether total_uncertainty finds errors."]))
     inputs = [each.measured for each in unknown if each.name == "confidence" and "limit" in each.measured]
+    if changed_labels := _unsettled(audit):
+        return [*steps, _longer(audit, changed_labels, "Confidence takes more test inputs, not seeds." * bool(inputs))]
     if inputs:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
         size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
@@ -251,11 +249,6 @@ _USE = {
     "epistemic and data": "Use epistemic uncertainty only as a mean over inputs, which decreases with more data.",
 }
 """The use of a promise that holds, if it is not what the promise says."""
-_MEANWHILE = (
-    "Until the rest is decided, do not use the columns aleatoric and epistemic of single predictions; the report of a "
-    "run shows whether total_uncertainty finds errors."
-)
-_ONLY_ALEATORIC = ("columns aleatoric and epistemic", "column aleatoric")
 _CAREFUL = (
     "Be careful with probabilities as frequencies: tested alone, calibration errors of some silos are above those by "
     "chance."
@@ -264,7 +257,7 @@ _MANY_CHANGED = 0.2
 """Share of labels that change between seeds above which more training is advised first."""
 
 
-def _longer(audit: AuditFile, changed_labels: float) -> str:
+def _longer(audit: AuditFile, changed_labels: float, end: str) -> str:
     """Return advice to train for more rounds, and with more seeds if these leave promises open, with its cost."""
     ran, seeds, needed = len(audit.seeds), seeds_to_decide(audit), _seeds_needed(audit)
     also = f" and {seeds} seeds" * bool(seeds)
@@ -273,9 +266,7 @@ def _longer(audit: AuditFile, changed_labels: float) -> str:
     if decided := [name for name, count in needed.items() if count]:
         text += f" If estimates stay as here, {seeds} seeds decide each of these with a chance of 80 % or more: "
         text += f"{'; '.join(decided)}."
-    other = any(each.verdict == "cannot say" and each.name == "confidence" for each in audit.findings)
-    parts = [text, _beyond(needed), "Confidence takes more test inputs, not seeds." * other]
-    return " ".join(filter(None, parts))
+    return " ".join(filter(None, [text, _beyond(needed), end]))
 
 
 def _beyond(needed: dict[str, int | None]) -> str:

@@ -40,9 +40,8 @@ def curve(found: PredictedInputs, name: str, about: str) -> Chart | None:
     x_ticks = svg.written((0, 0.2, 0.4, 0.6, 0.8, 1), tick)
     y_ticks = svg.written((0, 0.5, 1), percent_tick)
     label = f"Share of inputs up to a p-value of {name}: {told}"
-    return Chart(
-        f"{name.capitalize()}: {about}", svg.plot(frame, label, x_ticks, y_ticks, "p-value", *drawn), f"{told}."
-    )
+    plot = svg.plot(frame, label, x_ticks, y_ticks, "p-value", *drawn)
+    return Chart(f"{name.capitalize()}: {about}", plot, f"{told}.")
 
 
 def _half(p: float, among: int, inputs: int) -> float:
@@ -66,36 +65,38 @@ def by_row(found: PredictedInputs) -> Chart | None:
     x_ticks = [(v, f"{v:,.0f}") for v in svg.ticks(0, n - 1) if v < n and v == int(v)]
     about = f"{found.alarms.raised:,} of {plural(n, 'input')} at most {rate:g} (dashed), which are alarms"
     plot = svg.plot(frame, f"P-values in the order of the file: {about}", x_ticks, [(0, "0"), (1, "1")], "row", *drawn)
-    return Chart(
-        "Typicality in the order of the file", plot, f"{about}.{f' Points are means of {size} rows.' * (size > 1)}"
-    )
+    means = f" Points are means of {size} rows." * (size > 1)
+    return Chart("Typicality in the order of the file", plot, f"{about}.{means}")
 
 
 def scores(found: PredictedInputs) -> str:
     """Return for how many inputs each single score is low, and all together."""
-    names, rate = [*SCORES, "typicality"], found.prediction.false_alarm_rate
-    low = [f"{name} for {int((values <= rate).sum()):,}" for name in names
-           if (values := found.prediction.p_values.get(name)) is not None]  # fmt: skip
-    return f"at most {rate:g}: {', '.join(low)}; typicality tests the others together, corrected for their number"
+    low, rate = ", ".join(f"{name} for {n:,}" for name, n in _low(found).items()), found.prediction.false_alarm_rate
+    return f"at most {rate:g}: {low}; typicality tests the others together, corrected for their number"
+
+
+def _low(found: PredictedInputs) -> dict[str, int]:
+    """Return the number of low p-values of each single score, and of all together."""
+    known, rate = found.prediction.p_values, found.prediction.false_alarm_rate
+    return {name: int((known[name] <= rate).sum()) for name in (*SCORES, "typicality") if name in known}
 
 
 def equal(found: PredictedInputs) -> str:
     """Return that many inputs have the same prediction; "" if they do not."""
-    n, different = len(found.prediction), len(set(map(tuple, found.prediction.probs.tolist())))
-    why = f"because the model maps several of them to the same {found.features}"
-    if found.different is not None and found.different <= different:
-        why = "because inputs are repeated"
-    told = f" The {n:,} inputs have {different:,} different predictions, {why}, so many have equal p-values."
+    n, different, why = len(found.prediction), len(set(map(tuple, found.prediction.probs.tolist()))), ""
+    if found.different == n:
+        why = f", because the model maps several of them to the same {found.features}"
+    elif found.different is not None and found.different <= different:
+        why = ", because inputs are repeated"
+    told = f" The {n:,} inputs have {different:,} different predictions{why}, so many have equal p-values."
     return told * (2 * different <= n)
 
 
 def alone(found: PredictedInputs) -> str:
     """Return the single score that is low for most inputs, if for more than all scores together; "" otherwise."""
-    rate, together = found.prediction.false_alarm_rate, found.prediction.typicality
-    low = {name: int((values <= rate).sum()) for name in SCORES
-           if (values := found.prediction.p_values.get(name)) is not None}  # fmt: skip
-    if together is None or not low or max(low.values()) <= (alarms := int((together <= rate).sum())):
+    low, rate = _low(found), found.prediction.false_alarm_rate
+    alarms = low.pop("typicality", None)
+    if alarms is None or not low or low[most := max(low, key=lambda name: low[name])] <= alarms:
         return ""
-    most = max(low, key=lambda name: low[name])
     told = f" Of these inputs, {low[most]:,} have a low p-value of {most} alone (at most {rate:g}), and {alarms:,} one "
     return f"{told}of typicality, which is corrected for {len(low)} scores."

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -74,8 +75,8 @@ class PredictedInputs:
     labelled: bool = False
     """Whether the file has labels."""
     command: str = ""
-    missing_at: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Columns of which most values are missing in the calibration rows that the run keeps, by silo."""
+    missing_there: Collection[str] = ()
+    """Columns of which most values are missing in the calibration rows of the `namesake` that the run keeps."""
     own_images: bool = False
     """Whether the run's report shows images of the silo."""
 
@@ -131,6 +132,21 @@ class PredictedInputs:
         known = [] if self.alarms is None or values is None else values.nan_to_num(nan=0.0).tolist()
         return change_test(np.array(known))
 
+    @property
+    def changes(self) -> bool:
+        """Whether p-values change within the file."""
+        return self.change[1] < LEVEL
+
+    @property
+    def namesake(self) -> str:
+        """The other silo that the file is named after; "" without one."""
+        return namesake(self.source, self.others)
+
+    @property
+    def of_silo(self) -> str:
+        """The other silo of which the inputs are, by the file's name and because the run has trained on it, or ""."""
+        return self.namesake if self.in_sample else ""
+
     @cached_property
     def unlike(self) -> list[str]:
         """The columns unlike the silo's own, each once."""
@@ -167,3 +183,9 @@ class PredictedInputs:
     def label(self, i: int) -> str:
         known = bool(self.prediction.probs[i].isfinite().all())
         return self.classes[int(self.prediction.label[i])] if known else "undefined"
+
+
+def namesake(file: str, silos: Collection[str]) -> str:
+    """Return the silo that a file is named after; "" without one."""
+    stem = PurePath(file).stem
+    return stem if stem in silos else ""

@@ -17,7 +17,6 @@ _MOST_ALARMS = 12
 _MOST_COLUMNS = 8
 """Maximum number of columns of the file in a table of inputs."""
 _MOST_RANGES = 40
-_ROWS = "A person decides the rows"
 WHY = {
     Reason.NONE: "",
     Reason.UNDEFINED: "probabilities are not finite",
@@ -111,16 +110,15 @@ def first(found: PredictedInputs) -> str:
 
 
 def tied(found: PredictedInputs) -> str:
-    """Return how many inputs have p-values as low as those listed, if these are more; "" otherwise."""
+    """Return how many inputs have p-values as low as those listed, if these are more, and rows that a person decides,
+    if these are some of the rows of a table."""
     values, shown = found.prediction.typicality, strangest(found)
-    if values is None or not shown:
-        return ""
-    tied = int((values <= values[shown[-1]]).sum())
-    told = f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
+    tied = int((values <= values[shown[-1]]).sum()) if values is not None and shown else 0
+    text = f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
     if not found.files and 0 < sum(found.referred) < len(found.prediction):
         rows = ranges((i for i, referred in enumerate(found.referred) if referred), _MOST_RANGES)
-        told += f" {_ROWS} {rows}."
-    return told
+        text += f" A person decides the rows {rows}."
+    return text
 
 
 def surest(found: PredictedInputs, last: bool = False) -> list[int]:
@@ -144,8 +142,9 @@ def _decider(found: PredictedInputs, i: int) -> str:
     return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
 
 
-def inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table | None:
-    """Return a row per input with its prediction, the values of its columns, and its note."""
+def inputs(found: PredictedInputs, places: Sequence[int], caption: str, rows_told: bool = False) -> Table | None:
+    """Return a row per input with its prediction, the values of its columns, and its note; `rows_told`: the
+    caption has `tied`."""
     if not places:
         return None
     prediction, reasons, quantity = found.prediction, found.reasons, bool(found.figures)
@@ -172,8 +171,8 @@ def inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table
         words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
     ]
     caption += f" Each of the {len(places)} shown has the p-value {p_values[0]}." * same
-    told = deciders[0] == "a person" and (all(found.referred) or _ROWS in caption)
-    caption += f" {initial(deciders[0])} decides each." * (one and not told)
+    known = deciders[0] == "a person" and (all(found.referred) or (rows_told and not found.files))
+    caption += f" {initial(deciders[0])} decides each." * (one and not known)
     more = len(found.cells) - len(shown)
     caption += f" {more:,} further columns of the file are not shown." if more > 0 else ""
     return table(columns, caption)

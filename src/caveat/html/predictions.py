@@ -14,7 +14,7 @@ from ..uncertainty.statistical_tests import wilson
 from . import templates
 from .commands import changed, code, option_of
 from .p_values import SCORES, alone, by_row, curve, equal, scores
-from .predicted_inputs import LEVEL, PredictedInputs
+from .predicted_inputs import PredictedInputs
 from .predicted_tables import WHY, answers, first, inputs, shifted, strangest, surest, tied
 from .templates import Statement, worst_first
 
@@ -41,7 +41,7 @@ def render(found: PredictedInputs) -> str:
         equal=equal(found) + alone(found),
         shifted=shifted(found),
         answers=answers(found),
-        strangest=inputs(found, strangest(found), f"The strangest inputs, the {first(found)}.{tied(found)}"),
+        strangest=inputs(found, strangest(found), f"The strangest inputs, the {first(found)}.{tied(found)}", True),
         surest=inputs(found, surest(found), f"Predictions, the {by[0]} first.{doubt}"),
         unsure=inputs(found, surest(found, last=True), f"Predictions, the {by[1]} first."),
     )
@@ -57,7 +57,7 @@ def sentence(found: PredictedInputs) -> Markup:
     if found.all_unlike:
         also = f", nor on the {n - doubtful:,} of them without an alarm" if 0 < doubtful < n else ""
         at, values, most = found.change[0], found.prediction.typicality, ""
-        if found.change[1] < LEVEL and values is not None and not found.unlike:
+        if found.changes and values is not None and not found.unlike:
             later = float(values[at:].nanmean()) < float(values[:at].nanmean())
             most = f", most of all the {f'last {n - at:,}' if later else f'first {at:,}'}"
         text = Markup("<b>Do not rely on these {} yet</b>{}: together, the inputs are unlike the silo's own{}.")
@@ -110,7 +110,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         one_in = f"{found.alarm_rank} in {found.ranked_among + 1:,}"
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}{chance}; of the silo's own, "
         told += f"{_expected_alarms(found)} expected ({one_in}). Such an input {what}."
-        if alarms.seldom and not alarms.unlike and not found.all_unlike:  # the headline has the numbers
+        if alarms.seldom and not found.against and not found.all_unlike:  # the headline has the numbers
             told = f"An input with an alarm {what}, as {one_in} of the silo's own are."
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"The absence of an alarm is no evidence here: {told}"))
@@ -122,7 +122,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if found.unlike:
         told = listed(found.unlike, _MOST_NOTES)
         lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
-    if found.change[1] < LEVEL:
+    if found.changes:
         lines.append(Statement("open", f"{_parts(found)}: the file may have several sources, or be sorted."))
     if found.different and found.different < _FEW_DIFFERENT * n:
         told = f"Only {found.different:,} of {plural(n, 'input')} are different; tests count repeated ones as "
@@ -152,14 +152,11 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
     seen = f' (the run\'s report has some: "Examples of test inputs", {plain(found.silo)})' * found.own_images
-    how = (
-        "The file has labels: test the model with" if found.labelled else "Test the model on more labelled inputs, with"
-    )
-    test = [Markup("{} {}.").format(how, code(found.evaluating))] * bool(found.evaluating)
+    compare = f"Compare {checked} with those of the silo's own{seen}"
+    how = "The file has labels: test the model" if found.labelled else "Test the model on more labelled inputs,"
+    test = [Markup("{} with {}.").format(how, code(found.evaluating))] * bool(found.evaluating)
     data = [f"Do not judge the model by these predictions: {found.in_sample}"] * bool(found.in_sample)
-    another = _another_silo(found) if found.all_unlike else []
-    known = bool(another) and _named_after(found)
-    parts = found.change[1] < LEVEL and not known
+    another, known = (_another_silo(found), found.of_silo) if found.all_unlike else ([], "")
     if known:
         steps += another
     if found.all_unlike or found.against:
@@ -169,8 +166,8 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     if found.all_unlike:
         beside = f" and compare them with images of the silo's own{seen}" * bool(seen)
         check = f"Check {checked}{beside} before you rely on any prediction."
-        steps.append(_why_missing(found, known) or check)
-        if parts:
+        steps.append(_why_missing(found) or check)
+        if found.changes and not known:
             several = "If the file has several sources, predict each as a file: p-values change near {}, perhaps again."
             steps.append(several.format(found.place(found.change[0])))
         steps += [*another * (not known), *test * found.labelled]
@@ -180,9 +177,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     first = bool(found.alarms and found.alarms.seldom and doubtful < n and not (found.all_unlike or found.against))
     if first:
-        steps.append(
-            f"Compare {checked} with those of the silo's own{seen}. If they differ, have a person decide all inputs."
-        )
+        steps.append(f"{compare}. If they differ, have a person decide all inputs.")
     if doubtful and not (found.all_unlike or found.against):
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
         rules += [WHY[reason] for reason in dict.fromkeys(found.reasons) if WHY[reason] and reason not in _ALARMS]
@@ -202,13 +197,13 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     if found.undefined or doubtful == n:
         return [*steps, *data]
     what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
-    check = f"Compare {checked} with those of the silo's own{seen} before using the {what}."
+    check = f"{compare} before using the {what}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
     use = f"Use the {what}{' then' * first}."
     return [*steps, f"{check if unknown and not first else use}{wrong}", *data]
 
 
-def _why_missing(found: PredictedInputs, known: bool) -> str:
+def _why_missing(found: PredictedInputs) -> str:
     """Return what columns that are mostly missing here, and more often than in the silo's own rows, mean if the silo
     of the inputs is known, or what to find out about them; "" without any."""
     few = [each for each in found.prediction.unlike_columns
@@ -217,25 +212,12 @@ def _why_missing(found: PredictedInputs, known: bool) -> str:
         return ""
     which = [f"{plain(each.name)} {'> 99 %' if 0.995 <= each.here < 1 else percent(each.here, 0)}" for each in few]
     columns = f"columns are mostly missing ({listed(which, _MOST_NOTES)})"
-    if known:
-        there = found.missing_at.get(_namesake(found), ())
-        same = f", as in the calibration rows of silo {plain(_namesake(found))}" * all(
-            each.name in there for each in few
-        )
+    if found.of_silo:
+        there = f", as in the calibration rows of silo {plain(found.of_silo)}"
+        same = there * all(each.name in found.missing_there for each in few)
         return f"Here, {columns}{same}: {_fitted(found)} of silo {plain(found.silo)} do not fit such rows."
     return (f"Find out why {columns}: if they are not measured where these rows come from, do not use this silo's "
             "model for such rows.")  # fmt: skip
-
-
-def _namesake(found: PredictedInputs) -> str:
-    """Return the other silo that the file is named after; "" without one."""
-    stem = found.source.rpartition(".")[0]
-    return stem if stem in found.others else ""
-
-
-def _named_after(found: PredictedInputs) -> bool:
-    """Return whether the file is that of another silo, by its name and because the run trained on it."""
-    return bool(found.in_sample and _namesake(found))
 
 
 def _fitted(found: PredictedInputs) -> str:
@@ -249,19 +231,19 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
     if there is one."""
     if not found.others:
         return []
-    named, known, parts = _namesake(found), _named_after(found), found.change[1] < LEVEL
+    named = found.namesake
     silo = named or "NAME"
     new = {name: f"-{silo}".join(splitext(given)) for name in ("--out", "--report")  # this page and its CSV stay
            if (given := option_of(found.command, name))}  # fmt: skip
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
-    if known:
+    if found.of_silo:
         text = Markup("These inputs are of silo {}: predict them with its {}: {}")
         return [text.format(plain(named), _fitted(found), code(with_it))]
     # Of many silos, one raises few alarms by chance.
     text = Markup("If you know from their source, not from alarms, that {} are of {}, predict them{} with its {}: {}")
     whose = f"silo {plain(named)}" if named else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
     which, alone = "these inputs", ""
-    if parts:
+    if found.changes:
         which, alone = "these inputs, or those of one part,", ", as a file of their own,"
         file = f"PART{splitext(found.source)[1]}"
         with_it = shlex.join(file if word.rpartition("/")[2] == found.source else word for word in shlex.split(with_it))

@@ -27,9 +27,9 @@ from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloC
 from ..core.prediction import Reason
 from ..core.silo import SiloInfo
 from ..uncertainty import mondrian as by_subgroup
+from ..uncertainty import selective_risk
 from ..uncertainty.histograms import BINS, histogram
 from ..uncertainty.selective_risk import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks
-from ..uncertainty.selective_risk import score_edges as edges_of
 from .alarms import among_others
 from .base import Wrapper, apart, asked, no_counts, no_histograms
 from .choice_policies import choose, nowhere, scalar
@@ -181,8 +181,8 @@ class Guaranteed(Wrapper):
 
     def edges(self, scores: Mapping[str, Tensor]) -> Tensors:
         """Return the edges that rank the scores of each model: (G, J) from (G, 4096) histograms."""
-        return {f"edges.{name}": torch.stack([edges_of(self.score, row) for row in each]) for name, each in
-                scores.items()}  # fmt: skip
+        return {f"edges.{name}": torch.stack([selective_risk.score_edges(self.score, row) for row in each])
+                for name, each in scores.items()}  # fmt: skip
 
     def set_edges(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the histograms of each group, and pool its subgroups by their numbers of calibration inputs."""

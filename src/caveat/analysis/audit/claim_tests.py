@@ -73,10 +73,8 @@ def open_because(
     ends = min(max(ends[0], bounds[0]), bounds[1]), min(max(ends[1], bounds[0]), bounds[1])
     low, high, at = apart(*ends, limit)
     if all(map(math.isfinite, ends)) and low != high:
-        return (
-            f" With {seeds} seeds {whose} over all possible seeds may be from {low} to {high} (95 % interval), "
-            f"on either side of the limit {at}: use more seeds."
-        )
+        text = f" With {seeds} seeds {whose} over all possible seeds may be from {low} to {high} (95 % interval), on "
+        return f"{text}either side of the limit {at}."
     return f" The {seeds} seeds differ too much to decide on which side of the limit this is: use more seeds."
 
 

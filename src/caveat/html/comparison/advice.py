@@ -10,8 +10,8 @@ from ...core.text import equation, joined, listed, more_seeds, percent, plural
 from ...files.schema import Comparison, DifferenceRecord, Measure, Result, Setting, predicted
 from ...uncertainty.statistical_tests import half_width, seeds_needed
 from ..commands import changed, option_of
-from .budgets import longest, pairs_of, range_of, rising, trained, unequal_budgets, uneven
-from .verdict import ALONE, WITHOUT, accuracies, ahead, barely, gap_between, gap_text, unlearned
+from .budgets import longest, pairs_of, range_of, rising, seconds_per_round, trained, unequal_budgets, uneven
+from .verdict import ALONE, WITHOUT, accuracies, ahead, barely, free_alone, gap_between, gap_text, unlearned
 from .wording import LEVEL, SEEDS, ranked
 
 
@@ -81,12 +81,10 @@ def _cost(record: Comparison, setting: Setting, seeds: int, times: int = 1) -> s
     """Return how long all methods take with the largest number of rounds, or some times as many, from the seconds per
     round here."""
     most = max((of[1] for of in trained(record, setting).values()), default=0)
-    runs = [record.runs(row, setting, "done") for row in record.rows]
-    each = [found for of in runs if (found := [run.seconds / run.rounds for run in of if run.seconds and run.rounds])]
-    if not each:
+    if not (each := seconds_per_round(record, setting)):
         return ""
     total = most * times * max(seeds, len(record.seeds))
-    if uneven(record, setting):
+    if uneven(each):
         some = f"{_about(total * sum(median(of) for of in each))} at the usual speed, "
         some += f"{_about(total * sum(max(of) for of in each))} at the slowest seen here"
     else:
@@ -110,10 +108,9 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         since = "in the last third of the rounds"
         text = f"Train for more rounds before you choose{_cost(record, setting, 0, 2)}: {since}, validation accuracy "
         text += f"rose for {gained}."
-        free = {run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")}
         measure, pairs = record.measures[0], record.results(setting, record.measures[0]).pairs
         gaps = {each.row: gap for each in order if (gap := gap_between(pairs, each.row, ALONE, measure))}
-        if free == {0} and gaps and not any(ahead(gap) or gap.high is None for gap in gaps.values()):
+        if free_alone(record, setting) and gaps and not any(ahead(gap) or gap.high is None for gap in gaps.values()):
             text += f" Until then, {ALONE}, with which silos send nothing, is not shown to be worse in {measure.title}"
             behind = [
                 f"{gap_text(measure, gap.high)} behind {name}"
@@ -126,10 +123,8 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
     if half is not None and abs(pair.mean or 0.0) <= half:
         seeds, tests = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
         if needed := seeds_needed(pair.mean or 0.0, half, seeds, LEVEL / tests):
-            text = (
-                f"Repeat with about {needed} seeds, which separate {first} and {second} with a chance of 80 % if the "
-            )
-            return [Advice(f"{text}difference is as estimated and the test inputs are enough.", seeds=needed)]
+            text = f"Repeat with about {needed} seeds, which separate {first} and {second} with a chance of 80 % if "
+            return [Advice(f"{text}the difference is as estimated and the test inputs are enough.", seeds=needed)]
         text = f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
         return [Advice(f"{text}differences above {gap_text(record.measures[0], half)}.")]
     return [Advice(f"Use {first} on silos like these.")] * ahead(pair)

@@ -1,6 +1,7 @@
 """Budgets of a comparison: numbers of rounds, who leads at a common round, and who still learned at the end."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from math import inf
 from statistics import fmean
 
@@ -8,7 +9,7 @@ from ...core.text import joined, listed, percent, plural
 from ...files.schema import CURVES, Comparison, DifferenceRecord, Measure, Setting, predicted
 
 _UNEVEN = 4.0
-"""Ratio of times per round of a method above which costs in time are ranges."""
+"""Ratio of times of a method's runs above which costs in time are ranges."""
 _LEVEL = 0.0005
 """Difference of accuracies below which two are equal after rounding."""
 _RISING = 0.02
@@ -53,12 +54,16 @@ def added(record: Comparison, setting: Setting) -> str:
     return " ".join(told)
 
 
-def uneven(record: Comparison, setting: Setting) -> float:
-    """Return the largest ratio of the times per round of a method's runs, if it is so large that times say little of
-    methods; 0 otherwise."""
+def seconds_per_round(record: Comparison, setting: Setting) -> list[list[float]]:
+    """Return the seconds per round of each method's finished runs, for methods that have some."""
     runs = [record.runs(row, setting, "done") for row in record.rows]
-    each = [found for of in runs if (found := [run.seconds / run.rounds for run in of if run.seconds and run.rounds])]
-    fold = max((max(of) / min(of) for of in each), default=0.0)
+    return [found for of in runs if (found := [run.seconds / run.rounds for run in of if run.seconds and run.rounds])]
+
+
+def uneven(times: Iterable[Sequence[float]]) -> float:
+    """Return the largest ratio of the times of a method's runs, if it is so large that times say little of methods; 0
+    otherwise."""
+    fold = max((max(of) / min(of) for of in times if of), default=0.0)
     return fold if fold > _UNEVEN else 0.0
 
 

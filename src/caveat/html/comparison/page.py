@@ -58,9 +58,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     if any(row.seeds for each in rows.values() for row in each):
         note_below += " A small dot is one seed; a few seeds are shown individually."
     if any(row.apart for each in rows.values() for row in each):
-        note_below += (
-            " Methods with hollow and with filled marks have different numbers of rounds: do not compare them."
-        )
+        note_below += " Methods with hollow marks have another number of rounds than those with filled marks: compare "
+        note_below += "only methods with equal numbers of rounds."
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
     if lines:

@@ -1,6 +1,7 @@
 """The tables of a comparison's page."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Literal
 from urllib.parse import quote
 
@@ -32,7 +33,8 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     runs = [record.runs(row, setting) for row in record.rows]
     not_done = any(run.status != "done" for run in record.runs(setting=setting))
     rounds, unequal = trained(record, setting), bool(unequal_budgets(record, setting))
-    fold = uneven(record, setting)
+    times = [[run.seconds for run in found if run.status == "done" and run.seconds] for found in runs]
+    fold = uneven(times)
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
         words("method", (_name(record, row) for row in record.rows)),
@@ -42,7 +44,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         *([] if unequal else _gaps(record, setting, record.measures[0])),
         *(_measured(record, setting, measure) for measure in record.measures[1:] if measure.figure in _MAIN),
         _ranked(record, setting, record.measures[0])[0],
-        column("time", (_time(each, fold) for each in runs), "per run"),
+        column("time", (_time(each, fold) for each in times), "per run"),
         column("from silos", (size(wording.mean_of(each, "bytes_up")) for each in runs), "sent, except for metrics"),
         column("to silos", (size(wording.mean_of(each, "bytes_down")) for each in runs), "sent"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
@@ -57,12 +59,11 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     return table(columns, caption, [row.name for row in record.rows])
 
 
-def _time(runs: Sequence[ComparedRun], fold: float) -> str:
+def _time(times: Sequence[float], fold: float) -> str:
     """Return the mean time of finished runs or, if times vary much, the shortest and the longest one."""
-    known = [run.seconds for run in runs if run.status == "done" and run.seconds is not None]
-    if not fold or len(known) < 2:
-        return duration(wording.mean_of(runs, "seconds"))
-    return f"{duration(min(known))} to {duration(max(known))}"
+    if not fold or len(times) < 2:
+        return duration(fmean(times) if times else None)
+    return f"{duration(min(times))} to {duration(max(times))}"
 
 
 _MAIN = ("ece", "augrc", "mae", "rmse", "interval_coverage", "interval_width", "c_index", "interval_low")

@@ -96,12 +96,17 @@ def _all_within(
         return ""
     names, measure = [each.row for each in order], record.measures[0]
     between = joined(names) if len(names) <= _MOST_OTHERS else f"all {len(names)} methods"
-    sent = [run.bytes_up for row in record.rows if row.name == ALONE for run in record.runs(row, setting, "done")]
-    free = f"; with {ALONE}, silos send nothing" * (set(sent) == {0} and not rising(record, setting))  # as advised
+    free = f"; with {ALONE}, silos send nothing" * (free_alone(record, setting) and not rising(record, setting))
     seeds = plural(min(each.seeds for each in order), "seed")
     within = f"all within {gap_text(measure, max(ends))}; simultaneous 95 % intervals, {seeds}"
     text = f"No difference in {measure.title} is shown between {between} ({within}){free}."
     return f"{text}{by_domain(record, setting)}{_elsewhere(record, setting)}"
+
+
+def free_alone(record: Comparison, setting: Setting) -> bool:
+    """Return whether there are runs of training alone, and silos send nothing in them, except for metrics."""
+    alone = (row for row in record.rows if row.name == ALONE)
+    return {run.bytes_up for row in alone for run in record.runs(row, setting, "done")} == {0}
 
 
 def _elsewhere(record: Comparison, setting: Setting) -> str:
