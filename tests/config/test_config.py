@@ -114,6 +114,26 @@ def test_a_key_in_the_wrong_section_is_sent_to_the_right_one(written) -> None:
     assert problems(path) == [f"{path}:1: unknown key lr; did you mean training.lr?"]
 
 
+def test_keys_of_named_columns_and_files_are_told_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("""\
+[method]
+name = "fedavg"
+[data.files.north]
+rename_column = { a = "b" }
+[data.rename_columns]
+chol = { unit = "mg/dl", factr = 2 }
+age = { name = 3 }
+""")
+    assert problems(path) == [
+        f"{path}:4: unknown key data.files.north.rename_column; did you mean data.files.north.rename_columns?",
+        f"{path}:6: unknown key data.rename_columns.chol.factr; did you mean data.rename_columns.chol.factor?",
+        f"{path}:7: data.rename_columns.age.name = 3: must be a valid string",
+    ]
+    (told,) = problems(None, "data.dictionary.age.rang=[0,1]", "method.name=fedavg")
+    assert told == "--set: unknown key data.dictionary.age.rang; did you mean data.dictionary.age.range?"
+
+
 def test_a_key_that_the_method_ignores_is_an_error(written) -> None:
     path = written("[method]\nname = 'fedavg'\ncodewords = 32\n")
     assert problems(path) == [f"{path}:3: method.codewords is ignored by method 'fedavg'; it belongs to uefl"]

@@ -219,8 +219,22 @@ def _checked(table: Table, source: ConfigText) -> Config:
     if config is not None:
         problems = _unbuildable(config)
     if config is None or problems:
-        raise source.error([Problem(path, text or _unknown(path, name)) for path, text in problems])
+        raise source.error([
+            Problem(_as_written(path, table), text or _unknown(path, name, _as_written(path, table)))
+            for path, text in problems
+        ])  # fmt: skip
     return config
+
+
+def _as_written(path: KeyPath, table: Any) -> KeyPath:
+    """Return the path of a key below [data] with names instead of the positions that `as_lists` gives them."""
+    found = list[str | int]()
+    for part in path:
+        inner = dict(enumerate(table)) if isinstance(table, list) else table
+        table = inner.get(part) if isinstance(inner, dict) else None
+        named = isinstance(part, int) and path[0] == "data" and isinstance(table, dict)
+        found.append(next((table[key] for key in ("own", "name", "code") if key in table), part) if named else part)
+    return tuple(found)
 
 
 def _validated(kind: Any, value: Any) -> tuple[Any, list[Problem]]:
@@ -243,21 +257,26 @@ def _unbuildable(config: Config) -> list[Problem]:
     return []
 
 
-def _unknown(path: KeyPath, method: str) -> str:
-    """Return the message for a key that does not exist, or not for this method."""
-    key = str(path[-1])
+def _unknown(path: KeyPath, method: str, written: KeyPath = ()) -> str:
+    """Return the message for a key that does not exist, or not for this method; `written` is the path as the user wrote
+    it, if that is another."""
+    key, written = str(path[-1]), written or path
     if path[0] == "method" and (readers := [name for name in METHODS if key in method_keys(name)]):
         return f"{dotted(path)} is ignored by method {method!r}; it belongs to {', '.join(readers)}"
     valid = [*_keys(Config, ()), *(("method", name) for name in ["name", *(method_keys(method) if method else [])])]
     here = [other for other in valid if other[:-1] == tuple(part for part in path[:-1] if isinstance(part, str))]
+
+    def told(other: KeyPath) -> str:
+        return dotted((*written[:-1], other[-1]) if other in here and written != path else other)
+
     if elsewhere := next((other for other in sorted(valid, key=len) if other and other[-1] == key), None):
-        return f"unknown key {dotted(path)}; did you mean {dotted(elsewhere)}?"
+        return f"unknown key {dotted(written)}; did you mean {dotted(elsewhere)}?"
     # In other sections the name must be very similar: "foo" should not suggest method.floor.
     for candidates, likeness in ((here, 0.6), (valid, 0.8)):
         if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1, likeness):
             nearest = next(other for other in candidates if other[-1] == close[0])
-            return f"unknown key {dotted(path)}; did you mean {dotted(nearest)}?"
-    return f"unknown key {dotted(path)}; there are: {', '.join(map(dotted, here))}"
+            return f"unknown key {dotted(written)}; did you mean {told(nearest)}?"
+    return f"unknown key {dotted(written)}; there are: {', '.join(map(told, here))}"
 
 
 def check_key(key: str, option: str) -> None:

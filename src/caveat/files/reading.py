@@ -81,7 +81,7 @@ def decoded(text: str | bytes, where: str) -> Any:
     except UnicodeDecodeError as error:
         raise DataError(f"{where} cannot be read as UTF-8 text: {error}") from error
     except (ValueError, RecursionError) as error:  # also raised for too many digits and too deep nesting
-        raise DataError(f"{where}: not valid JSON: {error}") from error
+        raise DataError(f"{where}: not valid JSON, so it is damaged or was edited: {error}") from error
 
 
 def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:

@@ -244,7 +244,7 @@ class Watch:
                 f"ALARM of {each.monitor}{which} at input {each.at:,}, likely since input {each.since:,}: "
                 f"{ADVICE[each.monitor]}"
             )
-        return told if self.alarms else [*told, "no alarm: nothing suggests that inputs or outcomes have changed"]
+        return told if self.alarms else [*told, "no alarm: the evidence of a change is below the level of an alarm"]
 
 
 class MeanEvidence(NamedTuple):
