@@ -141,7 +141,8 @@ def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path
     run = decided_run(tmp_path / "run")
     text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert text.split('<div class="promise')[1].startswith(" alarm")
-    assert "not covered: of ood_local 28.0 % are answered wrongly; of ood_global 20.0 % are answered wrongly" in text
+    first = "not covered: of those that only other silos know 28.0 % are answered wrongly; "
+    assert f"{first}of those that no silo knows 20.0 % are answered wrongly" in text
     page = Page(text).text
     assert "of those that only other silos know 28.0 % were answered wrongly" in page
     assert guarantee_lines(read_run(run))[2] == (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fake_run import describe, write_json
 from html_page import Page
-from scipy.stats import chi2, chisquare, spearmanr, ttest_1samp
+from scipy.stats import chi2, chisquare, ncx2, spearmanr, ttest_1samp
 
 from caveat.files import read_run
 from caveat.files.schema import RoundRow, SiloRecord
@@ -228,6 +228,28 @@ def test_a_validation_error_that_has_risen_calls_for_fewer_rounds(
     assert "train there alone" not in page
 
 
+@pytest.mark.parametrize(
+    ("errors", "alone"), [([9, 10, 11], [8, 9, 10]), ([5, 6, 7], [2.0, 3.1, 3.9])], ids=["useless", "worse"]
+)
+@pytest.mark.parametrize("last", [(6, 6, 6), (6.1, 7, 9), (8, 8.01, 7.99)], ids=["least", "chance", "clear"])
+def test_no_two_places_of_a_page_ask_for_more_and_for_fewer_rounds(
+    tmp_path: Path, errors: list[float], alone: list[float], last: tuple[float, ...]
+) -> None:
+    quantity_run(tmp_path / "run", errors, alone)
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo {i}", mae=mae)
+        for at, of in enumerate([(9, 9, 9), (6, 6, 6), last], 1) for i, mae in enumerate(of)
+    ]  # fmt: skip
+    text = Page(render(replace(read_run(tmp_path / "run"), rows=rows))).text
+    first, _, rest = text.partition("Silos on their own")
+    useless = "Do not use this model: it is no better than predictions without inputs." in first
+    assert useless == (errors[0] == 9)
+    assert ("Train for more rounds" in text) == (useless and last[2] == 6)
+    assert ("Train for fewer rounds with" in first) == (last[2] == 7.99)
+    assert ("Fewer rounds may do as well" in rest) == (last[2] == 9)
+    assert "ewer rounds" not in (rest if last[2] == 7.99 else first)
+
+
 @pytest.mark.parametrize("above", [17, 20, 21, 22, 31])
 def test_predictions_are_too_low_where_mean_quantiles_show_it(above: int) -> None:
     """The p-value is about that of 31 uniform quantiles, of a sign test or of bars that lean to one side."""
@@ -330,8 +352,8 @@ def test_distributions_are_tested_by_all_bars_of_calibration(tmp_path: Path, see
     counts = [random.multinomial(n, [0.02, 0.18] * 5 if wide else [0.1] * 10) for n in (40, 60, 19)]
     silos = [SiloRecord.model_validate({"name": f"s{i}", "pit": each.tolist()}) for i, each in enumerate(counts)]
     tests = [chisquare(each) for each in counts[:2]]  # the last has fewer than two inputs per bar
-    p, most, inputs = uneven(silos) or (0.0, "", 0)
-    assert inputs == 100
+    p, most, inputs, freedom = uneven(silos) or (0.0, "", 0, 0)
+    assert (inputs, freedom) == (100, 18)
     assert p == pytest.approx(chi2.sf(sum(each.statistic for each in tests), 18))
     assert most == f"s{int(np.argmin([each.pvalue for each in tests]))}"
     quantity_run(tmp_path / "run", [5, 6, 7], [8, 9, 10])
@@ -355,7 +377,18 @@ def test_calibrated_distributions_are_found_only_with_enough_inputs(bars: list[i
     """From 393 inputs on, the test detects deviations of a fifth; counts of 32 and 47 have p = 0.11."""
     p = float(chisquare(bars).pvalue)
     assert (p < 0.05) == (kind == "open")
-    found = _distributions(*(uneven([SiloRecord.model_validate({"name": "a", "pit": bars})]) or (0.0, "", 0.0)))
+    found = _distributions(*(uneven([SiloRecord.model_validate({"name": "a", "pit": bars})]) or (0.0, "", 0.0, 0)))
     assert found.kind == kind
     head = {"good": "was found", "unknown": "is shown", "open": "are not calibrated"}[kind]
     assert head in found.text
+
+
+@pytest.mark.parametrize(("each", "kind"), [(8, "unknown"), (14, "unknown"), (15, "good")])
+def test_the_test_of_distributions_of_several_silos_has_less_power(each: int, kind: str) -> None:
+    """With 45 degrees of freedom it detects deviations of a fifth from 723 inputs on, with a probability of 80 %."""
+    silos = [SiloRecord.model_validate({"name": name, "pit": [each, each] * 5}) for name in "abcde"]
+    p, most, inputs, freedom = uneven(silos) or (0.0, "", 0.0, 0)
+    assert (inputs, freedom) == (50 * each, 45)
+    assert _distributions(p, most, inputs, freedom).kind == kind
+    power = ncx2.sf(chi2.isf(0.05, freedom), freedom, inputs * 0.2**2)
+    assert (power >= 0.8) == (kind == "good")

@@ -86,10 +86,10 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     )
     assert (
         advice(found) == "Have a person decide inputs with total_uncertainty (entropy, in nats) among the largest "
-        "10 % or with an alarm (unlike the silo's own inputs): uncertainty alone selects 36 of 360 test inputs, with 6 "
-        "of 9 errors. Of the others of all silos together (not recorded by silo), 0.9 % (3 of 324) are wrong "
-        "(95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs. With the 18 alarms, a person "
-        "decides 36 to 54 test inputs: the run does not record which have both."
+        "10 % or with an alarm (unlike the silo's own inputs, or more uncertain): uncertainty alone selects 36 of "
+        "360 test inputs, with 6 of 9 errors. Of the others of all silos together (not recorded by silo), 0.9 % (3 of "
+        "324) are wrong (95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs. With the 18 "
+        "alarms, a person decides 36 to 54 test inputs: the run does not record which have both."
     )
     silent = told(confident_run(tmp_path / "silent", RIGHT, off=1, temperature=True, unfamiliar=0.0))
     assert advice(silent).endswith("limit and errors are of the same test inputs.")
@@ -131,8 +131,9 @@ def test_wrong_answers_to_inputs_that_silos_do_not_know_are_said_first_and_drawn
         "20.0 % were answered wrongly. Of silos' own inputs 4.5 % were answered wrongly.",
     )
     page = render(read_run(folder))
-    first = Page(page).text.partition("Details")[0]
-    assert not re.search(r"\b(ind|ood_local|ood_global)\b", first.partition("errors among answers")[2])
+    first = Markup(page.partition('id="outcomes"')[0].partition("<body")[2]).striptags()
+    assert "are not covered: of those that only other silos know 28.0" in first
+    assert not re.search(r"\b(ind|ood_local|ood_global)\b", first)
     bars = page.split('id="outcomes"')[1].split("</table>")[0].split("<tbody>")[1]
     widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="outcome (\w+)"', bars)]
     own = [("right", 110 * 0.855 - 1.4), ("wrong", 110 * 0.045 - 1.4), ("abstain", 110 * 0.1 - 1.4)]
@@ -202,10 +203,10 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     ("risk", "said"),
     [
         ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty (entropy, in nats) above 0.321 (the "
-                             "most uncertain tenth) or with an alarm (unlike the silo's own inputs): uncertainty "
-                             "alone selects 36 of 360 test inputs, with 6 of 9 errors. Of the others of all silos "
-                             "together (not recorded by silo), 0.9 % (3 of 324) are wrong (95 % interval "
-                             "0.3 % to 2.7 %); limit and errors are of the same test inputs. "
+                             "most uncertain tenth) or with an alarm (unlike the silo's own inputs, or "
+                             "more uncertain): uncertainty alone selects 36 of 360 test inputs, with 6 of 9 "
+                             "errors. Of the others of all silos together (not recorded by silo), 0.9 % (3 of 324) "
+                             "are wrong (95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs. "
                              "With the 18 alarms, a person decides 36 to 54 test inputs: the "
                              "run does not record which have both."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "
@@ -504,14 +505,14 @@ def test_one_model_that_is_better_beyond_chance_than_the_choice_of_models_is_nam
     always = (
         "Where only classes that a silo has trained on can arrive (its local model names no others), use the local "
     )
-    always += f"models, which are better there (below), with caveat run {folder}/config.toml --set "
-    always += f"uncertainty.policy=always --out {folder}-always"
+    always += "models, which are better there (right for 99.0 %, this run for 92.0 %), with caveat run "
+    always += f"{folder}/config.toml --set uncertainty.policy=always --out {folder}-always"
     steps = [Markup(each).striptags() for each in found.advice]
     assert [step.startswith(always) for step in steps].count(True) == ("local" in said)
     assert steps[0].startswith("Where inputs that only other silos know or that no silo knows can arrive")
     about = json.loads((folder / "run.json").read_text())
     write_json(folder / "run.json", about | {"spec": about["spec"] | {"data": None}})  # a run from Python
-    assert ('(below): set uncertainty.policy = "always".' in advice(told(folder))) == ("local" in said)
+    assert ('92.0 %): set uncertainty.policy = "always".' in advice(told(folder))) == ("local" in said)
 
 
 @pytest.mark.parametrize(("silos", "above"), [(1, ["silo-0"]), (100, [])])
@@ -551,7 +552,7 @@ def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> Non
     )
     absent = {"kind": "absent_classes", "text": "Without calibration inputs: class '3' at b.", "silos": ["b"]}
     (step,) = [Markup(each).striptags() for each in told(change(folder, warnings=[absent])).advice[:1]]
-    assert "; do not rule out a class without calibration inputs (named in the warning below) by the sets of b" in step
+    assert "; do not rule out a class without calibration inputs (named in a warning) by the sets of b" in step
     assert "rule out" not in steps[0]
     shares = dict(each.split("=") for each in re.findall(r"data\.split\.(\w+=[\d.]+)", steps[1]))
     assert Split(**{name: float(share) for name, share in shares.items()}) == Split(0.5, 0.1, 0.4)
@@ -667,13 +668,22 @@ def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Pa
     told_wrong = "of its answers to those that only other silos know, 40.0 % (56 of 140) are wrong; of its answers to "
     told_wrong += "those that no silo knows, 100.0 % (40 of 40) are wrong."
     assert steps()[0] == f"{where}every input: {told_wrong}"
+    every = "every input, not only those with an alarm (unlike the silo's own inputs, or more uncertain)"
     # all alarms are abstentions
-    none = " No answered input raised an alarm, which marks inputs unlike the silo's own."
+    none = " As many inputs raised an alarm (unlike the silo's own inputs, or more uncertain) as have no answer."
     assert steps(ood_local=0.3, ood_global=0.8)[0] == f"{where}every input: {told_wrong}{none}"
-    alarm = "those with an alarm (unlike the silo's own inputs) or without an answer"
+    alarm = "those with an alarm (unlike the silo's own inputs, or more uncertain) or without an answer"
     assert steps(ood_local=0.92, ood_global=0.95)[0] == f"{where}{alarm}: {told_wrong}"  # at most 10 % are wrong
-    every = "every input, not only those with an alarm (unlike the silo's own inputs)"
     assert steps(ood_local=0.88, ood_global=0.95)[0] == f"{where}{every}: {told_wrong}"
+    change(folder, policy={"name": "always"})
+    assert steps()[0] == f"{where}{every}: {told_wrong.replace('answers to', 'predictions for')}"
+    change(folder, policy={"name": "switch"})
+    about = json.loads((folder / "run.json").read_text())
+    settings = about["spec"] | {"uncertainty": {"false_alarm_rate": 0.0}}
+    write_json(folder / "run.json", about | {"spec": settings})
+    rest = " Alarms may notice them: set uncertainty.false_alarm_rate above 0."
+    assert steps()[0] == f"{where}every input: {told_wrong}{rest}"
+    write_json(folder / "run.json", about)
     only = "Where only inputs like a silo's own can arrive, predict new inputs with caveat predict"
     assert steps()[-1].startswith(only)
     assert steps()[-1].endswith(", and have a person decide those that it abstains from (here 10.0 %).")
@@ -727,7 +737,7 @@ def test_where_the_positive_class_is_missed_a_person_decides_beside_it(tmp_path:
     missed = (
         "it misses 7 of 35, 3 of 39 and 11 of 30 inputs of class '1', at least 12 of these without an alarm, which "
     )
-    assert last.endswith(f"FILE --silo SILO: {missed}marks inputs unlike the silo's own.")
+    assert last.endswith(f"FILE --silo SILO: {missed}marks inputs unlike the silo's own or more uncertain.")
     behind = [[[30, 10], [9, 1]], [[41, 4], [7, 28]], [[38, 3], [3, 36]]]
     steps = of_classes(tmp_path / "b", behind)
     assert steps[0].startswith("Do not use it at silo-0")
@@ -770,6 +780,14 @@ def test_a_silo_that_training_alone_may_serve_better_is_told_beside_the_mean(tmp
     assert " At silo" not in alone_beside(tmp_path / "c", [36, *[23] * 11])  # one of 12 is
     assert " At silo" not in alone_beside(tmp_path / "d", [36, 36, 37, 38])  # the mean shows it
     assert " At silo" not in alone_beside(tmp_path / "e", [16, 4, 2, 3], of=18)  # single silos cannot be judged
+    beside = tmp_path / "a" / "baselines" / "local"
+    silos = json.loads((beside / "summary.json").read_text())["silos"]
+    silos[0]["classification"] = {"positive": "ill", "confusion": [[0, 14], [0, 36]]}  # it predicts one class
+    change(beside, silos=silos)
+    change(tmp_path / "a", classes=["well", "ill"])
+    found = overview(read_run(tmp_path / "a"))
+    assert found is not None
+    assert " At silo" not in found.notes[0].text
 
 
 def test_commands_have_the_time_that_they_take_and_not_the_time_of_the_run(tmp_path: Path) -> None:
@@ -782,7 +800,7 @@ def test_commands_have_the_time_that_they_take_and_not_the_time_of_the_run(tmp_p
 def test_unusual_data_come_first(tmp_path: Path) -> None:
     warning = {"kind": "data", "text": "Column 'chol' has 0 in several rows.", "silos": []}
     folder = change(confident_run(tmp_path / "run", RIGHT, off=0), warnings=[warning])
-    assert Markup(told(folder).advice[0]).striptags() == "Check the unusual data (below) first."
+    assert Markup(told(folder).advice[0]).striptags() == "Check the unusual data (see warnings) first."
     line, other = "data.rename_columns.chol = { missing = [0] }", "data.rename_columns.id = false"
 
     def first(*settings: str) -> str:
@@ -790,21 +808,23 @@ def test_unusual_data_come_first(tmp_path: Path) -> None:
         return str(Markup(told(folder).advice[0]).striptags())
 
     assert first(line) == (
-        "Check the unusual data (below) first; if the setting proposed there is right, repeat the run with caveat run "
-        f"{folder}/config.toml --set '{line}' --out {folder}-corrected (about 4.0 s)."
+        "Check the unusual data (see warnings) first; if the setting proposed there is right, repeat the run with "
+        f"caveat run {folder}/config.toml --set '{line}' --out {folder}-corrected (about 4.0 s)."
     )
     assert f"if the settings proposed there are right, repeat the run with caveat run {folder}/config.toml --set " in (
         both := first(line, other)
     )
     assert both.count("--set 'data.rename_columns.") == 2
-    assert first(line, "data.rename_columns.chol = false") == "Check the unusual data (below) first."  # one key twice
+    assert (
+        first(line, "data.rename_columns.chol = false") == "Check the unusual data (see warnings) first."
+    )  # one key twice
     about = json.loads((folder / "run.json").read_text())
     for key in ("rename_columns", "files", "dictionary"):
         spec = about["spec"] | {"data": {"source": "csv:a.csv", key: [{"own": "age", "missing": [0]}]}}
         write_json(folder / "run.json", about | {"spec": spec})
-        assert first(line) == "Check the unusual data (below) first."  # the command would replace what is set
+        assert first(line) == "Check the unusual data (see warnings) first."  # the command would replace what is set
     write_json(folder / "run.json", about | {"spec": about["spec"] | {"data": None}})  # a run from Python
-    assert first(line) == "Check the unusual data (below) first."
+    assert first(line) == "Check the unusual data (see warnings) first."
 
 
 @pytest.mark.parametrize(("wrong", "kind"), [(3, "unknown"), (2, "good")])

@@ -59,7 +59,7 @@ def run_conclusion(run: RunFolder) -> list[str]:
     if found is None:
         return []
     lines = [f"{line.mark} {Markup(line.text).striptags()}" for line in found.lines]
-    lines += ["→ Do not use it yet."] * (premature(run) and not found.advice[0].startswith("Do not use"))
+    lines += ["→ Do not use it yet."] * (premature(run))
     return [escaped(_breaking(line)) for line in [*lines, *(f"→ {each.striptags()}" for each in found.advice)]]
 
 

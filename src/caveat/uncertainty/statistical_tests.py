@@ -12,11 +12,10 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 from scipy.special import betainc, betaincinv, betaln, chdtrc, gammaln, nbdtr, nbdtrik, pdtrc, stdtr, stdtrit
 
 Array = NDArray[np.float64]
-DETECTED = 15.686
-"""Noncentrality that a chi-squared test with nine degrees of freedom detects at 5 % with a probability of 80 %."""
 
 
 def student_quantile(probability: float, freedom: float) -> float:
@@ -241,7 +240,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-def detected(events: float) -> float:
-    """Return the root mean square of relative deviations of ten shares that a chi-squared test (D-calibration) at 5 %
-    detects with a probability of 80 % from this number of events."""
-    return (DETECTED / events) ** 0.5 if events else math.inf
+def detected(events: float, freedom: float = 9) -> float:
+    """Return the root mean square of relative deviations of shares (by default ten, as in D-calibration) that a
+    chi-squared test at 5 % detects with a probability of 80 % from this number of events."""
+    return math.sqrt(special.chndtrinc(special.chdtri(freedom, 0.05), freedom, 0.2) / events) if events else math.inf

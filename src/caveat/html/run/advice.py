@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ...core.text import joined, listed, percent, plural
 from ...files import RunFolder
@@ -21,6 +21,7 @@ from .classification import (
     baseline,
     gap_to,
     judged,
+    judged_together,
     one_class,
     too_few,
     without_gain,
@@ -31,7 +32,7 @@ from .familiarity import AN_ALARM, alarms_only
 from .guarantee import exceeding, kept
 from .incidents import rate, varied
 from .repeats import by, longer, seconds, twice
-from .silo_rows import alone_at, behind_alone, missed_at, no_use, worse_alone
+from .silo_rows import MOST_NAMED, alone_at, behind_alone, missed_at, no_use, worse_alone
 from .unanswered import unanswered
 
 _ENOUGH = 100
@@ -48,7 +49,7 @@ def not_learned(run: RunFolder, only: OneClass | None) -> Markup:
         text = "Do not use it at any silo: it predicts class {} {}. Train for more <code>rounds</code> "
         text += "or with another <code>training.lr</code>{}."
         alone, other = Markup(", or {} training alone (method <code>{}</code>){}"), run.comparable.get(ALONE)
-        better = ", which is better than the most frequent class" if other else ""
+        better = ", which is better than the most frequent class" if other and judged_together(other).majority else ""
         told = alone.format("use" if other else "try", ALONE, better)
         none = run.method == ALONE or len(run.silos) < 2 or (other and no_use(other))
         return Markup(text).format(only.name, only.always, Markup() if none else told)
@@ -92,7 +93,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         steps += [None if few and unknown else _leaving(run, alarms) or checked, more or (None if lost else alone)]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in (*gained, lost))]:
-        told = not alarms or doubt or wrong or any(" alarm" in step for step in found_steps)
+        told = not alarms or doubt or wrong or any(escape(AN_ALARM) in step for step in found_steps)
         check = "" if told else f", and have a person decide those with {AN_ALARM}"
         if unknown in found_steps:
             found_steps += [] if local in found_steps else [_known_only(run, where)]  # both are of own inputs
@@ -118,22 +119,22 @@ def premature(run: RunFolder) -> bool:
     return bool(below(run) or (_mostly_wrong(run) and longer(run)))
 
 
-def _instead(run: RunFolder, longer: Markup | None) -> list[Markup]:
-    """Return what to do if a simple model is better, where `longer` is how to train for more rounds if these are known
+def _instead(run: RunFolder, again: Markup | None) -> list[Markup]:
+    """Return what to do if a simple model is better, where `again` is how to train for more rounds if these are known
     to help; if not, local models come first where a simple model of a silo's own inputs is better."""
     able = run.method != ALONE and len(run.silos) > 1 and ALONE not in run.comparable
     found, other = run.summary.warnings if run.summary else (), Markup("Or {}.").format(_other_rate(run))
     linear = able and any(each.kind == "below_reference" and not each.silos for each in found)
     why = ": even a linear model of each silo's own inputs is better than this run" * linear
-    if longer and able and twice(run):
-        return [longer + Markup(" This also trains silos alone{}.").format(why), other]
-    more = longer or Markup("Train for more <code>rounds</code>{}.").format(twice(run))
+    if again and able and twice(run):
+        return [again + Markup(" This also trains silos alone{}.").format(why), other]
+    more = again or Markup("Train for more <code>rounds</code>{}.").format(twice(run))
     if not able:
         return [more, other]
     command = varied(run, ALONE, "--set", f"method.name={ALONE}")
     how = by(command, seconds(run)[0]) or Markup(" (method <code>{}</code>)").format(ALONE)
     steps = [more, Markup("Train silos alone{}{}.").format(how, why)]
-    first, second = steps if longer or not linear else steps[::-1]
+    first, second = steps if again or not linear else steps[::-1]
     return [first, "Or " + second[:1].lower() + second[1:], other]
 
 
@@ -190,12 +191,11 @@ def predicting(run: RunFolder, silos: Sequence[str], check: str = "", only: str 
     """Return how to predict new inputs of some of the silos, what a person checks, and where or how `only`."""
     silo = silos[0] if len(silos) == 1 else "SILO"
     command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
-    names = joined(silos) if len(silos) <= _MOST_NAMED else listed(silos, _MOST_NAMED)
+    names = joined(silos) if len(silos) <= MOST_NAMED else listed(silos, MOST_NAMED)
     of = f" of {names}" if 1 < len(silos) < len(run.silos) else ""
     return Markup("{}redict new inputs{} with {}{}.").format(f"{only}p" if only else "P", of, code(command), check)
 
 
-_MOST_NAMED = 4
 _NOT_AT = "Do not use it at {}, where the most frequent class is right more often, beyond chance."
 
 
@@ -220,8 +220,8 @@ def against(run: RunFolder, silo: str) -> str:
 
 def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Markup]:
     """Return where not to use it, and where test inputs do not show whether it is of use."""
-    steps = [Markup(_NOT_AT).format(listed(worse, _MOST_NAMED))] if worse else []
-    where = listed(unknown, _MOST_NAMED)
+    steps = [Markup(_NOT_AT).format(listed(worse, MOST_NAMED))] if worse else []
+    where = listed(unknown, MOST_NAMED)
     if len(unknown) > MANY:
         which = "CSV of all" if len(run.silos) > MOST_ROWS else "table of"
         where = f"{len(unknown):,} of {len(run.silos):,} silos (listed in the {which} silos)"
@@ -238,7 +238,7 @@ def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
     if not test.doubtful(promise) or any(silo.promise for silo in run.summary.silos):
         return []
     at = exceeding(run.summary)
-    where = f", most clearly at {listed(at, _MOST_NAMED)}" if at else ""
+    where = f", most clearly at {listed(at, MOST_NAMED)}" if at else ""
     if test.broken(promise.risk):
         text = Markup("Have a person check every answer: its guarantee does not hold here{}.").format(where)
         return [text, Markup("Use more calibration inputs (<code>data.split.calibration</code>), and run it again.")]
@@ -268,7 +268,7 @@ def _above_at(run: RunFolder) -> Markup | None:
         return None
     own, at = any(silo.promise for silo in summary.silos), exceeding(summary)
     text = "Have a person check answers at {}: more of them are wrong than the guarantee allows{}."
-    return Markup(text).format(listed(at, _MOST_NAMED), "" if own else " on average over silos") if at else None
+    return Markup(text).format(listed(at, MOST_NAMED), "" if own else " on average over silos") if at else None
 
 
 def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = False) -> Markup | None:
@@ -302,7 +302,7 @@ def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
     if not found.over and _tempered(run):
         off = silos_off(run)
         at = [one.silo.name for one in found.silos if not one.over and one.silo.name in off]
-        where = f" at {listed(at, _MOST_NAMED)}" if at else "; no single silo shows it"
+        where = f" at {listed(at, MOST_NAMED)}" if at else "; no single silo shows it"
         return Markup("Read its confidence as too low{}.").format(where if len(run.silos) > 1 else "")
     if found.kind != "bad" and found.over:
         return None

@@ -13,7 +13,7 @@ from ...uncertainty.statistical_tests import wilson
 from .. import svg
 from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Statement, Table, column, table, words
-from .familiarity import ALARM_MARKS, AN_ALARM, promised
+from .familiarity import AN_ALARM, promised
 from .guarantee import Shares, foreign, in_words, kept, shares_of
 from .silo_metrics import METRICS
 from .uncertainty import quadrants
@@ -98,7 +98,7 @@ def local_only(run: RunFolder, by: Markup) -> Markup | None:
     if found is None or not found.local:
         return None
     text = "Where only classes that a silo has trained on can arrive (its local model names no others), use the local "
-    text += "models, which are better there (below)"
+    text += f"models, which are better there (right for {percent(found.right)}, this run for {percent(found.chosen)})"
     policy = Markup(": set <code>uncertainty.policy = &quot;always&quot;</code>")
     return Markup("{}{}{}.").format(text, "," * bool(by), by or policy)
 
@@ -118,17 +118,16 @@ def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | N
     )
     alarms = {name: run.summary.tested[name].chosen.pooled.alarms for name in found}
     known_alarms = [(of, 1 - found[name].answered) for name, of in alarms.items() if of is not None]
-    which, rest = f"every input, not only those with {AN_ALARM}", Markup()
+    which, rest = "every input", Markup()
     if run.summary.policy.name != "guaranteed" and not promised(run):
-        which = "every input"
         rest = Markup(" Alarms may notice them: set <code>uncertainty.false_alarm_rate</code> above 0.")
-    elif len(known_alarms) < len(found):
-        which = "every input"
-    elif all(math.isclose(of, abstained, abs_tol=1e-6) for of, abstained in known_alarms):
-        which, rest = "every input", Markup(" No answered input raised {}.").format(ALARM_MARKS)
-    elif all(1 - of <= limit for of, _ in known_alarms):
-        which = f"those with {AN_ALARM}{' or without an answer' * few}"
-    return Markup("Where inputs {} can arrive, have a person decide {}: {}.{}").format(known, which, told, rest)
+    elif len(known_alarms) == len(found) and all(math.isclose(*each, abs_tol=1e-6) for each in known_alarms):
+        rest = Markup(" As many inputs raised {} as have no answer.").format(AN_ALARM)
+    elif len(known_alarms) == len(found):
+        noticed = all(1 - of <= limit for of, _ in known_alarms)
+        which = "those with {}" + " or without an answer" * few if noticed else "every input, not only those with {}"
+    text = Markup("Where inputs {} can arrive, have a person decide {}: {}.{}")
+    return text.format(known, which.format(AN_ALARM), told, rest)
 
 
 def _answered_wrong(summary: Summary, name: str) -> str:

@@ -11,8 +11,8 @@ from ...uncertainty.familiarity import least
 from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomial_tail
 from .guarantee import foreign_streams
 
-AN_ALARM = "an alarm (unlike the silo's own inputs)"
-ALARM_MARKS = "an alarm, which marks inputs unlike the silo's own"
+AN_ALARM = "an alarm (unlike the silo's own inputs, or more uncertain)"
+ALARM_MARKS = "an alarm, which marks inputs unlike the silo's own or more uncertain"
 _ALARM = 0.05
 """Default if a run's settings are not known."""
 _LEVEL = 0.05

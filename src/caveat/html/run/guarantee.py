@@ -237,7 +237,7 @@ def _tested(found: GuaranteeRecord, test: Kept | None) -> str:
 def _outside(summary: Summary, risk: float) -> str:
     """Return a sentence about inputs that silos do not know, if more answers to them are wrong than guaranteed."""
     wrong = {name: each.wrong for name, each in foreign(summary).items() if each.wrong > risk}
-    told = "; ".join(f"of {name} {percent(share)} are answered wrongly" for name, share in wrong.items())
+    told = "; ".join(f"of {in_words(name)} {percent(share)} are answered wrongly" for name, share in wrong.items())
     return f"Inputs that silos do not know are not covered: {told}." if told else ""
 
 

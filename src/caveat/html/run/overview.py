@@ -24,7 +24,7 @@ from .classification import (
 )
 from .guarantee import kept, promise_clause
 from .rounds import last_accuracy, total_time
-from .silo_rows import differences_to_alone, worse_alone
+from .silo_rows import MOST_NAMED, differences_to_alone, useless_alone, worse_alone
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ def _missed(run: RunFolder) -> str:
     return f"{said}predicts this class for {others[k]:,} of {plural(sum(others), 'other')}."
 
 
-_MOST_NAMED = 4
 _MOST = "always predicting a silo's most frequent class"
 
 
@@ -154,9 +153,9 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
     lost = worse_alone(run) if name == ALONE and kind != "bad" else []
     if lost:
         kind, gaps = "open", differences_to_alone(run)
-        ends = [[f"{-100 * end:.1f}" for end in gaps[each].known] for each in lost[:_MOST_NAMED]]
+        ends = [[f"{-100 * end:.1f}" for end in gaps[each].known] for each in lost[:MOST_NAMED]]
         told = [f"{each} ({by} points; {low} to {high})" for each, (by, high, low) in zip(lost, ends, strict=False)]
-        said += f" over silos; training alone is better at {listed(told, _MOST_NAMED)}, beyond chance over silos"
+        said += f" over silos; training alone is better at {listed(told, MOST_NAMED)}, beyond chance over silos"
     return Statement(kind, f"{said}.{'' if lost or gap.clear or name != ALONE else _behind_at(run)}")
 
 
@@ -165,7 +164,8 @@ def _behind_at(run: RunFolder) -> str:
     for many silos, of which some are by chance, and for small ones."""
     if too_few(run) or not 1 < len(run.silos) < MANY:
         return ""
-    found = [(name, dot.known) for name, dot in differences_to_alone(run).items() if (dot.high or 0.0) < 0]
+    known, useless = differences_to_alone(run), useless_alone(run)
+    found = [(name, dot.known) for name, dot in known.items() if (dot.high or 0.0) < 0 and name not in useless]
     told = [(name, *(f"{-100 * end:.1f}" for end in known)) for name, known in found]
     text = " At {} it is {} points behind by its own inputs ({} to {}; not corrected for {:,} silos)."
     return "".join(text.format(name, by, low, high, len(run.silos)) for name, by, high, low in told)

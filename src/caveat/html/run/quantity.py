@@ -32,6 +32,7 @@ from .quantity_silos import (
 )  # fmt: skip
 from .repeats import twice
 from .rounds import cost_table, curves, overtrained
+from .silo_rows import MOST_NAMED
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
@@ -116,9 +117,9 @@ def verdicts(run: RunFolder) -> list[Statement]:
         if gain and gain.low is not None:
             text = "{} differs by {}, mean over silos (95 % interval {} to {})"
             text = text.format(called, *alike(gain.known, own))
-        at = f"; no gain at {listed(behind, _MOST_NAMED)}" if behind and own < known else ""
+        at = f"; no gain at {listed(behind, MOST_NAMED)}" if behind and own < known else ""
         shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
-        at += f"; by their own inputs better at {listed(shown, _MOST_NAMED)}" if chance and shown else ""
+        at += f"; by their own inputs better at {listed(shown, MOST_NAMED)}" if chance and shown else ""
         worse = any(each.gain and each.gain.clear and each.gain.value > 0 for each in silos)
         kind = "bad" if own >= known else "open" if worse else "unknown" if behind or chance else "good"
         head = "No better" if own >= known else "Not shown to be better over silos" if chance else "Better"
@@ -137,7 +138,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
     if tested and not (skewed and tested[0] >= 0.05):  # a test of direction that finds an error decides
         lines.append(_distributions(*tested))
     if skewed:
-        lines.append(Statement("open", f"Predictions are {listed(skewed, _MOST_NAMED)}, beyond chance over silos."))
+        lines.append(Statement("open", f"Predictions are {listed(skewed, MOST_NAMED)}, beyond chance over silos."))
     return worst_first(lines)
 
 
@@ -146,7 +147,7 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     few = [f"{each.silo.name} ({each.covered}, {each.short:.1f} points short)" for each in silos if each.missed]
     share = run.mean.interval_coverage
     text = f"Intervals contain {percent(share)} of test inputs, mean over silos (guaranteed: {percent(wanted)})"
-    text += f", too few beyond chance at {listed(few, _MOST_NAMED)}" if few else ""
+    text += f", too few beyond chance at {listed(few, MOST_NAMED)}" if few else ""
     kind = "bad" if few else "unknown" if share is not None and share < wanted else "good"
     if not few and (many := too_wide(silos)):
         kind = "open"
@@ -161,10 +162,10 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     return Statement(kind, f"{text}.")
 
 
-def _distributions(p: float, most: str, inputs: float) -> Statement:
+def _distributions(p: float, most: str, inputs: float, freedom: int) -> Statement:
     """Return whether predicted distributions are calibrated, by the p-value of a test and the most uneven silo; "good"
     only if the test is not significant and would detect deviations that matter."""
-    kind = "open" if p < 0.05 else "good" if p >= _UNCLEAR and detected(inputs) <= _RESOLVED else "unknown"
+    kind = "open" if p < 0.05 else "good" if p >= _UNCLEAR and detected(inputs, freedom) <= _RESOLVED else "unknown"
     head = {
         "open": "Predicted distributions are not calibrated",
         "good": "No error of the predicted distributions was found",
@@ -176,7 +177,6 @@ def _distributions(p: float, most: str, inputs: float) -> Statement:
 
 _UNCLEAR, _RESOLVED = 0.25, 0.2
 """A p-value from which nothing hints at an error, and the largest deviation of shares that may go unnoticed."""
-_MOST_NAMED = 4
 _LITTLE = 0.8
 """Width of intervals, relative to those without inputs, above which they are little narrower."""
 
@@ -209,29 +209,30 @@ def _gains(run: RunFolder) -> list[float]:
     return [own - known for own, known in pairs if own is not None and known is not None]
 
 
-def next_steps(run: RunFolder) -> list[Markup]:
-    """Return what to do now, the most important first."""
+def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup]) -> list[Markup]:
+    """Return what to do now, the most important first, by the advice to train for `fewer` rounds, or `maybe` so."""
     name, _ = _judged(run)
     own, known, alone = getattr(run.mean, name), getattr(run.mean, f"reference_{name}"), run.comparable.get(ALONE)
     if not run.summary or own is None or known is None:
         return []
     if own >= known:
-        text = "Do not use this model: it is no better than predictions without inputs. Train for more "
-        return [Markup(f"{text}<code>rounds</code> or with another <code>training.lr</code>, and check the targets.")]
+        how = "Train with" if fewer or maybe else "Train for more <code>rounds</code> or with"
+        text = f"Do not use this model: it is no better than predictions without inputs. {how} another "
+        return [Markup(f"{text}<code>training.lr</code>, and check the targets."), *fewer]
     gap = gap_to(run, alone, name) if alone else None
     worse = bool(gap and gap.clear and gap.value > 0)
     steps = [step for step in [alone_step(run, worse, gap, error=True)] if step]
     if worse and steps:
-        return steps
-    steps = [*_stop_earlier(run, clear=True), *steps]
+        return [*steps, *fewer]
+    steps = [*fewer, *steps]
     behind, silos = _no_gain(run), judged(run)
     if behind:
         text = "Test it on more inputs of {} before use there: these show no gain over predictions without inputs."
-        steps.append(Markup(text).format(listed(behind, _MOST_NAMED)))
+        steps.append(Markup(text).format(listed(behind, MOST_NAMED)))
     if few := [each.silo.name for each in silos if each.missed]:
         text = "Do not rely on intervals at {} before you calibrate them on more inputs there "
         text += "(<code>data.split.calibration</code>)."
-        steps.append(Markup(text).format(listed(few, _MOST_NAMED)))
+        steps.append(Markup(text).format(listed(few, MOST_NAMED)))
     width, usual = run.mean.interval_width, _usual_width(run, silos[0].wanted) if silos and silos[0].wanted else None
     if wide := bool(width and usual and width >= usual):
         text = "Do not act on a single prediction: intervals are no narrower than without inputs (below)."
@@ -239,13 +240,13 @@ def next_steps(run: RunFolder) -> list[Markup]:
     for skew, side in (("low", "higher"), ("high", "lower")):
         if off := [f"silo {each.silo.name!r}" for each in silos if each.skew == skew]:
             text = "Expect {} values than predicted at {}."
-            steps.append(Markup(text).format(side, listed(off, _MOST_NAMED)))
+            steps.append(Markup(text).format(side, listed(off, MOST_NAMED)))
     shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
     where = [*shown, *(silo.name for silo in run.silos if silo.name not in behind)]
     names = sorted(set(where), key=natural)
     if not wide:
         return [*steps, predicting(run, names)] if names else steps
-    rank, earlier = ranked(run), _stop_earlier(run, clear=True)
+    rank = ranked(run)
     if ordered := [name for name in names if name in rank]:
         low, high = (f"{end(rank[name] for name in ordered):.2f}" for end in (min, max))
         check = f": the rank correlation with observed values is {low}{f' to {high}' * (low != high)}"
@@ -253,22 +254,18 @@ def next_steps(run: RunFolder) -> list[Markup]:
             "; their mean is no closer to the mean observed value of a silo than the median of training targets"
         ) * averages_alike(run)
         steps.append(predicting(run, ordered, check, "Only to rank a silo's inputs, "))
-    return [*steps, *([] if earlier else _other_rounds(run))]
+    return [*steps, *([] if fewer else maybe or [Markup("Try more <code>rounds</code>{}.").format(twice(run))])]
 
 
-def _other_rounds(run: RunFolder) -> list[Markup]:
-    """Return which number of rounds to try next, if intervals are no narrower than without inputs."""
-    return _stop_earlier(run, clear=False) or [Markup("Try more <code>rounds</code>{}.").format(twice(run))]
-
-
-def _stop_earlier(run: RunFolder, clear: bool) -> list[Markup]:
-    """Return the advice to train for fewer rounds, if the error on validation inputs has risen since, beyond chance
-    over silos if `clear` and otherwise not."""
+def _stop_earlier(run: RunFolder) -> tuple[list[Markup], list[Markup]]:
+    """Return the advice to train for fewer rounds, if the error on validation inputs has risen since beyond chance over
+    silos; and the one to try them, if it has risen by no more than that."""
     metric, called = _judged(run)
     found = overtrained(run, metric)
-    if found is None or run.summary is None or bool(found[3] and found[3].clear) != clear:
-        return []
+    if found is None or run.summary is None:
+        return [], []
     at, least, last, gap = found
+    clear = bool(gap and gap.clear)
     again = varied(run, "shorter", "--set", f"rounds={at}")
     head, shown = "Fewer <code>rounds</code> may do as well: try them", "no more than chance explains"
     if clear:
@@ -278,12 +275,14 @@ def _stop_earlier(run: RunFolder, clear: bool) -> list[Markup]:
     if gap and gap.low is not None:
         told = "; difference {}, 95 % interval over silos {} to {}, {}".format(*alike(gap.known, last), shown)
     values = called, at, significant(least), significant(last), told
-    return [Markup(f"{text}({{}}, after the last {{}}{{}}).").format(Markup(head), by, *values)]
+    step = Markup(f"{text}({{}}, after the last {{}}{{}}).").format(Markup(head), by, *values)
+    return ([step], []) if clear else ([], [step])
 
 
 def quantity_parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name."""
-    observed, steps = run.gallery.observed if run.gallery else [], next_steps(run)
+    observed, (fewer, maybe) = run.gallery.observed if run.gallery else [], _stop_earlier(run)
+    steps = next_steps(run, fewer, maybe)
     return {
         "sentence": sentence(run),
         "steps": steps,
@@ -299,7 +298,7 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
                 "calibration": probabilities(run.silos[:SHOWN]),
             }
         ),
-        "about": [*about_times(run), *(each for each in _stop_earlier(run, clear=False) if each not in steps)],
+        "about": [*about_times(run), *(each for each in maybe if each not in steps)],
         "promise": run.summary.guarantee.statement if run.summary and run.summary.guarantee else "",
         "cost_table": cost_table(run),
         "facts": headline(run),

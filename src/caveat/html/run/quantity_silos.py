@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, stdev
 
 import numpy as np
@@ -161,6 +162,7 @@ class JudgedValues:
         return Statement("good", "intervals hold")
 
 
+@lru_cache(1)
 def judged(run: RunFolder) -> list[JudgedValues]:
     """Return the silos with what their test inputs show."""
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals and not is_time(run) else None
@@ -258,10 +260,10 @@ def too_wide(silos: Sequence[JudgedValues]) -> tuple[int, int, str] | None:
     return (inputs - missed, inputs, equation(p)) if silos and p < 0.05 else None
 
 
-def uneven(silos: Sequence[SiloRecord]) -> tuple[float, str, float] | None:
+def uneven(silos: Sequence[SiloRecord]) -> tuple[float, str, float, int] | None:
     """Return the p-value of a chi-squared test that observed values are uniform in their predicted distributions (PIT),
-    over all silos with enough test inputs, the silo with the smallest p-value of its own, and the number of inputs;
-    None without any."""
+    over all silos with enough test inputs, the silo with the smallest p-value of its own, the number of inputs and the
+    degrees of freedom; None without any."""
     found, freedom, tested = list[tuple[float, float, str]](), 0, 0.0
     for silo in silos:
         inputs, bars = sum(silo.pit), len(silo.pit)
@@ -269,7 +271,8 @@ def uneven(silos: Sequence[SiloRecord]) -> tuple[float, str, float] | None:
             statistic = sum((count - inputs / bars) ** 2 for count in silo.pit) / (inputs / bars)
             found.append((chi_squared_tail(statistic, bars - 1), statistic, silo.name))
             freedom, tested = freedom + bars - 1, tested + inputs
-    return (chi_squared_tail(sum(each for _, each, _ in found), freedom), min(found)[2], tested) if found else None
+    p = chi_squared_tail(sum(each for _, each, _ in found), freedom)
+    return (p, min(found)[2], tested, freedom) if found else None
 
 
 _FEWEST_IN_BAR = 2

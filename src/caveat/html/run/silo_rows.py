@@ -92,7 +92,7 @@ def worse_alone(run: RunFolder) -> list[str]:
     of silos, and than the most frequent class, the most clearly first; none if single silos cannot be judged."""
     found = {} if too_few(run) else differences_to_alone(run, 0.05 / max(1, len(run.silos)))
     known = [(dot.high, name) for name, dot in found.items() if dot.high is not None and dot.high < 0]
-    useless = _useless_alone(run) if known else set()
+    useless = useless_alone(run) if known else set()
     return [name for _, name in sorted(known) if name not in useless]
 
 
@@ -109,7 +109,7 @@ def no_use(run: RunFolder) -> bool:
     return one_class(run) is not None or (most is not None and not most.beaten)
 
 
-def _useless_alone(run: RunFolder) -> set[str]:
+def useless_alone(run: RunFolder) -> set[str]:
     """Return the silos at which training alone predicts one class or is no better than the most frequent one."""
     other, names, found = run.comparable.get(ALONE), (run.summary.classes if run.summary else None) or [], set[str]()
     for silo in other.silos if other else ():

@@ -77,7 +77,8 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     at_most = {name: list(accumulate(of[start:stop], initial=0.0)) for name, of in shares.items()}
     at = _farthest(list(at_most.values()))
     limit = edges[start + at]
-    where = f"below {limit:.2g} nats" if lowest else f"above {limit:.2f}"
+    short = f"{limit:.2g}" if lowest else f"{limit:.2f}"
+    where = f"below {short} nats" if lowest else f"above {short}"
     notes = {
         name: f"{sum(parts[name]):,.0f}, {_at_least_one(of[at] if lowest else 1 - of[at])} of them {where}"
         for name, of in at_most.items()
@@ -90,7 +91,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
         lines.append(draw(frame, Line(points, i, f"{name}: {notes[name]}", "stream", marked=[points[at]])))
     x = frame.x(limit)
     lines.append(line((x, frame.top), (x, frame.bottom), "event"))
-    lines.append(text(x, frame.top - 4, where.split()[1], "middle", "note"))
+    lines.append(text(x, frame.top - 4, short, "middle", "note"))
     x_ticks, y_ticks = written(inner_ticks(frame.x_range, 6), tick), written(ticks(0, 1, 4), percent_tick)
     drawn = plot(frame, f"{axis.capitalize()} of predictions: {told}", x_ticks, y_ticks, axis, *lines)
     caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The lines "
@@ -134,7 +135,6 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     return Chart("Errors by share answered", drawn, caption)
 
 
-_MOST_NAMED = 4
 _FEWEST = 20
 """Number of answered inputs from which the curve of errors is drawn."""
 
@@ -170,7 +170,7 @@ def trust(run: RunFolder) -> Trust | None:
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(run, only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
     if any(each.of_data for each in run.summary.warnings):
-        steps = [Markup("Check the unusual data (below) first{}.").format(mended(run)), *steps]
+        steps = [Markup("Check the unusual data (see warnings) first{}.").format(mended(run)), *steps]
     if not lines and not steps:
         return None
     return Trust(worst_first(lines), steps)

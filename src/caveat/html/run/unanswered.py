@@ -4,12 +4,13 @@ from markupsafe import Markup
 
 from ...core.text import listed, percent
 from ...files import RunFolder
-from ...files.schema import GuaranteeRecord
 from ...uncertainty.selective_risk import answers_needed
 from .classification import too_few
 from .guarantee import kept
 from .incidents import varied
+from .more_answers import tested_level
 from .repeats import by, seconds, twice
+from .silo_rows import MOST_NAMED
 
 
 def unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
@@ -20,7 +21,9 @@ def unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
         return []
     text = "Train for more <code>rounds</code>{}: a more accurate model may answer some inputs."
     steps = [longer or Markup(text).format(twice(run)), _more_calibration(run)]
-    steps = steps if longer or not _nearly(promise) else steps[::-1]
+    # whether twice the calibration inputs, with twice the errors, are enough to answer some inputs
+    nearly = answers_needed(2 * promise.errors, promise.risk, tested_level(promise)) <= 2 * promise.answered
+    steps = steps if longer or not nearly else steps[::-1]
     last = "Or allow more errors than {:.6g} % (<code>uncertainty.risk</code>), if your use permits it: decide before "
     last += "the next test."
     return [
@@ -29,12 +32,6 @@ def unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
         "Or " + steps[1][:1].lower() + steps[1][1:],
         Markup(last).format(100 * promise.risk),
     ]
-
-
-def _nearly(promise: GuaranteeRecord) -> bool:
-    """Return whether twice the calibration inputs, with twice the errors, are enough to answer some inputs."""
-    needed = answers_needed(2 * promise.errors, promise.risk, 1 - promise.confidence_level)
-    return needed <= 2 * promise.answered
 
 
 def _by_sets(run: RunFolder) -> str:
@@ -53,8 +50,8 @@ def _by_sets(run: RunFolder) -> str:
     told += f", where {percent(sets.coverage)} were asked for"
     warned = run.summary.warnings if run.summary else ()
     absent = [silo for each in warned if each.kind == "absent_classes" for silo in each.silos]
-    never = "; do not rule out a class without calibration inputs (named in the warning below) by the sets of "
-    return told + f"{never}{listed(absent, _MOST_NAMED)}" * bool(absent)
+    never = "; do not rule out a class without calibration inputs (named in a warning) by the sets of "
+    return told + f"{never}{listed(absent, MOST_NAMED)}" * bool(absent)
 
 
 def _more_calibration(run: RunFolder) -> Markup:
@@ -70,6 +67,3 @@ def _more_calibration(run: RunFolder) -> Markup:
     how = by(command, sum(seconds(run))) or Markup(" (<code>data.split.calibration</code>)")
     text = "Calibrate on about {:,} inputs instead of {:,}, with {:,} instead of {:,} for training,{}."
     return Markup(text).format(2 * calibration, calibration, train - calibration, train, how)
-
-
-_MOST_NAMED = 4
