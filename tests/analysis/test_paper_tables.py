@@ -86,6 +86,13 @@ def test_a_claim_whose_contrast_is_left_out_is_told_as_not_tested() -> None:
     assert all(claim.not_tested for claim in some.claims)
 
 
+def test_a_row_whose_name_has_a_comma_needs_no_quotes_if_it_is_alone() -> None:
+    some = paper_tables.with_rows(paper_tables.named("uefl-growth"), "Static, 96 codewords")
+    assert [row.name for row in some.rows] == ["Static, 96 codewords"]
+    with pytest.raises(ConfigurationError, match='"Static, 96 codewords"'):
+        paper_tables.with_rows(paper_tables.named("uefl-growth"), "Static, 97 codewords")
+
+
 @pytest.mark.parametrize("names", ["", "Extended,Extendet"])
 def test_an_unknown_row_is_refused_by_name(names: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--rows: uefl-growth has no row '{names.partition(',')[2]}'"):

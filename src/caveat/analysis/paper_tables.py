@@ -174,11 +174,13 @@ def with_rows(table: PaperTable, names: str) -> PaperTable:
     Raises ConfigurationError for a row that the table lacks.
     """
     # A row's name may have a comma, so the names are a line of CSV, with quotes where necessary.
-    asked = [name.strip() for name in next(csv.reader([names], skipinitialspace=True))] or [""]
     known = [row.name for row in table.rows]
+    separated = [name.strip() for name in next(csv.reader([names], skipinitialspace=True))] or [""]
+    asked = [names.strip()] if names.strip() in known else separated
     for name in asked:
         if name not in known:
-            raise ConfigurationError(f"--rows: {table.name} has no row {cut(name, 100)!r}{one_of(name, known)}")
+            there = one_of(name, [f'"{row}"' if "," in row else row for row in known])
+            raise ConfigurationError(f"--rows: {table.name} has no row {cut(name, 100)!r}{there}")
     contrasts = tuple(each for each in table.contrasts if each.a in asked and each.b in asked)
     tested = {each.claim for each in contrasts}
     claims = tuple(c if c.not_tested or c.text in tested else c.model_copy(update={"not_tested": "rows are left out"})
