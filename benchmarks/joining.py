@@ -20,6 +20,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import caveat
+from caveat.core.text import plural
 from caveat.methods.local import Local
 from caveat.nn.models import ModelSettings
 
@@ -36,7 +37,7 @@ METHODS = {
 ROUNDS = (0, 1, 5)
 SETTINGS: dict[str, Any] = {"every": 1000, "model": ModelSettings(name="mlp", width=64, norm=True)}
 FIGURES = ("accuracy", "nll", "ece", "entropy", "epistemic")
-ROWS = ("from the start", "before", *(f"{count} rounds" for count in ROUNDS), "alone")
+ROWS = ("from the start", "before", *(plural(count, "round") for count in ROUNDS), "alone")
 
 
 def left_out(seed: int) -> list[str]:
@@ -70,7 +71,7 @@ def measured(seed: int, name: str, split: str) -> dict[str, Any]:
             for silo in names:
                 if split == "test":
                     found[silo]["before"] = {figure: before[silo][figure] for figure in FIGURES}
-                found[silo][f"{rounds} rounds"] = figures_of(joined, silo, split)
+                found[silo][plural(rounds, "round")] = figures_of(joined, silo, split)
     return found
 
 
