@@ -45,12 +45,14 @@ def section(name: str, page: Path, record: Comparison) -> str:
     scale = re.search(r"\((\w+) scale\)$", record.title)
     seeds, done, tuning = len(record.seeds), len(record.runs(status="done")), record.tuning
     chosen = "" if tuning is None else tried(tuning)
+    options = f"--scale {scale[1] if scale else 'cpu'} --seeds {seeds}{only(table, record)}"
     parts = [
         f"# {name}",
         f"The command below made this table; the verdicts are in [{page.stem}](../{page.name}).",
-        f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
+        f"`caveat reproduce {name} {options} --out DIR`",
         f"Paper: {table.source}. {table.differs}",
-        f"The table contains {done} of {len(record.cells)} runs, with {seeds} seed{'s' * (seeds > 1)}. Values are "
+        f"The table contains {done} of {len(record.cells)} runs, with {seeds} seed{'s' * (seeds > 1)}."
+        f"{missing(table, record)} Values are "
         f"means with 95 % intervals over seeds and silos; the paper's values are in square brackets.{chosen}"
         f"{refined(table)}",
         *contrasts(record),
@@ -58,6 +60,20 @@ def section(name: str, page: Path, record: Comparison) -> str:
         *about(record),
     ]
     return wrapped("\n\n".join(parts)) + "\n"
+
+
+def only(table: PaperTable, record: Comparison) -> str:
+    """The option that makes only the rows of the record."""
+    made = [row.name for row in record.rows]
+    names = ",".join(f'"{name}"' if "," in name else name for name in made)
+    return f" --rows '{names}'" if len(made) < len(table.rows) else ""
+
+
+def missing(table: PaperTable, record: Comparison) -> str:
+    """Which rows were not made."""
+    made = {row.name for row in record.rows}
+    left = [f'"{row.name}"' for row in table.rows if row.name not in made]
+    return f" The rows {', '.join(left[:-1])} and {left[-1]} were not made." if len(left) > 1 else ""
 
 
 def tried(tuning: TuningReport) -> str:

@@ -195,6 +195,19 @@ def test_the_command_goes_on(run: Path) -> None:
     assert json.loads((run / "summary.json").read_text())["rounds_run"] == 3
 
 
+@pytest.mark.parametrize("place", ["model/model.safetensors", "rounds.jsonl", "state/states.jsonl"])
+def test_a_finished_run_with_a_damaged_file_is_refused(run: Path, place: str) -> None:
+    content = bytearray((run / place).read_bytes())
+    content[-2] ^= 1
+    (run / place).write_bytes(content)
+    with pytest.raises(DataError, match=f"{place} differs from what was written"):
+        resume(run)
+    result = command("resume", run, "--quiet")
+    assert result.exit_code == 3, result.stderr
+    assert f"{place} differs from what was written" in result.stderr
+    assert not result.stdout
+
+
 def test_without_its_description_it_is_refused(run: Path) -> None:
     (run / "run.json").unlink()
     before = contents(run)

@@ -9,7 +9,7 @@ from ..core import DataWarning, ResultWarning
 from ..engines import rounds
 from ..engines.placement import one_thread
 from ..engines.secure_sums import unsecured
-from ..files import ServerStore, read
+from ..files import ServerStore, manifest_of, read
 from ..files.schema import RunState, Summary, as_json
 from ..nn.dropout import has_dropout
 from ..wrappers.base import find
@@ -25,8 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 def execute(run: BaseRun, progress: Progress, title: str) -> None:
-    """Run the remaining part of a run. The caller holds the lock of its folder."""
+    """Run the remaining part of a run. The caller holds the lock of its folder.
+
+    Raises DataError if a file of a finished run is damaged.
+    """
     if (run.folder / "summary.json").exists():
+        finished = manifest_of(run.folder)
+        finished.check(*finished.sums)
         return
     steps = Counter(step.trains for step in run.complete_method.schedule())
     progress.begin(title, steps[True])
