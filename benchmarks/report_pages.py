@@ -21,7 +21,7 @@ from caveat.data import digits
 
 HEART = " ".join(f"{{data}}/uci_heart_{place}.csv" for place in ("cleveland", "hungarian", "switzerland", "va"))
 MANY = (
-    "run uefl-mnist --set method.name=fedavg --set data.n_silos=1000 --set data.shift.angles=[0] --set rounds=20 "
+    "run uefl-mnist --set method.name=fedavg --set data.n_silos=1000 --set data.shift.angles=[0] --set rounds=6 "
     "--set data.samples_per_silo=40 --set data.test_per_silo=10 --set model.name=lenet5 --set training.batch_size=16 "
     "--vectorized auto"
 )
