@@ -192,7 +192,8 @@ class EngineSettings:
     """single_machine: number of worker processes, with one thread each; results do not depend on it."""
     device: str = "cpu"
     """Where silos train and predict: cpu; cuda, cuda:1 (one of several) or mps; or auto, the first GPU if there is one.
-    Results on a GPU are bitwise reproducible, but differ from the CPU's by rounding. flower: simulations only."""
+    Results on a GPU are bitwise reproducible, but differ from results on the CPU in rounding and dropout masks. flower:
+    simulations only."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
     """single_machine: interval in seconds at which caveat waits until a checkpoint is on disk; a power failure loses at
     most that time. Checkpoints are written after every round, so a killed process loses no completed round."""
