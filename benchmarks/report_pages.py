@@ -77,8 +77,8 @@ def main() -> None:
         done = subprocess.run([sys.executable, "-m", "caveat", *line], capture_output=True, text=True)
         (out / f"{name}.txt").write_text(f"$ caveat {shlex.join(line)}\n{done.stdout}{done.stderr}")
         if not predicts:
-            report = next(iter(sorted(folder.glob("**/report.html"), key=lambda file: len(file.parts))))
-            page.write_bytes(report.read_bytes())
+            reports = [folder / each for each in ("report.html", "audit.html") if (folder / each).exists()]
+            page.write_bytes(reports[0].read_bytes() if reports else b"")
         print(f"{name}: status {done.returncode}", flush=True)
 
 
