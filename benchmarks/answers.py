@@ -21,7 +21,7 @@ from torch import Tensor
 
 from caveat.core import Data, Decision, Payload, Prediction, SiloContext, State
 from caveat.engines.executor import channels_last
-from caveat.engines.placement import one_thread
+from caveat.engines.silos_on_device import one_thread
 from caveat.methods import FedAvg, FedPN
 from caveat.nn.models import ModelSettings, build_model
 from caveat.nn.posterior_network import PosteriorNetwork, RadialFlows, embedding

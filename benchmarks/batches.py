@@ -19,8 +19,8 @@ import numpy as np
 from caveat.data.raw_samples import Array
 from caveat.data.settings import DataSettings
 from caveat.data.sources import parsed
+from caveat.data.tables.drift_reference import reference_of
 from caveat.data.tables.reading_settings import TableColumn
-from caveat.data.tables.reference import reference_of
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 UNITS: dict[str, tuple[str, Callable[[Array], Array]]] = {

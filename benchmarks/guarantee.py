@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import caveat
-from caveat.engines.placement import one_thread
+from caveat.engines.silos_on_device import one_thread
 from caveat.uncertainty.histograms import bins, edges, histogram
 from caveat.uncertainty.selective_risk import GRID, fixed_sequence, policy_counts, ranks, score_edges
 

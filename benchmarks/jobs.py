@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from caveat.core import Data, Method, Silo
 from caveat.core.devices import CPU, brought
 from caveat.engines.executor import Executor, channels_last
-from caveat.engines.placement import one_thread
 from caveat.engines.rounds import Participation
+from caveat.engines.silos_on_device import one_thread
 from caveat.engines.single_machine import SingleMachineEngine
 from caveat.engines.vectorization import Vectorization
 from caveat.files import SiloStore

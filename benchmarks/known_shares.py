@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from caveat import Run
-from caveat.analysis import paper_tables
+from caveat.analysis import reproduced_tables
 from caveat.analysis.compare.grid import PlannedRun
-from caveat.analysis.paper_tables import Scale
+from caveat.analysis.reproduced_tables import Scale
 from caveat.core import Decision
 from caveat.files import read_payload
 from caveat.runs.finished_run import open_run
@@ -40,8 +40,8 @@ MOST = 200
 
 def trained(out: Path) -> list[Run]:
     """A run of the table's FedPN for each seed that the table tunes on."""
-    table = paper_tables.named(TABLE)
-    grid = paper_tables.grid(table, Scale.cpu, table.seeds)
+    table = reproduced_tables.named(TABLE)
+    grid = reproduced_tables.grid(table, Scale.cpu, table.seeds)
     row = next(row for row in grid.rows if row.name == ROW)
     rate = grid.override(grid.values(row)[0])
     runs = []
@@ -86,7 +86,7 @@ def kept(folder: Path) -> dict[str, tuple[float, float]]:
     """What the table's FedPN has right of known and of foreign test images, mean over silos and seeds."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     names = {"local": "local model", "global": "global model", "own": "switch"}
-    for seed in paper_tables.named(TABLE).seeds:
+    for seed in reproduced_tables.named(TABLE).seeds:
         (path,) = folder.glob(f"runs/*/{ROW}/*/seed-{seed}.inputs.safetensors")
         for right in read_payload(path).values():
             for model, name in names.items():

@@ -19,8 +19,8 @@ import torch
 from caveat.data.raw_samples import Pool
 from caveat.data.settings import Split
 from caveat.data.splits import development_splits, reserve_test, together
+from caveat.data.tables.drift_reference import reference_of
 from caveat.data.tables.reading_settings import TableColumn
-from caveat.data.tables.reference import reference_of
 from caveat.uncertainty import familiarity, mondrian, sets
 from caveat.uncertainty.selective_risk import fixed_sequence, policy_counts
 from caveat.uncertainty.statistical_tests import wilson

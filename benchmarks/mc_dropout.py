@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from caveat.engines.executor import channels_last
-from caveat.engines.placement import one_thread
+from caveat.engines.silos_on_device import one_thread
 from caveat.nn.dropout import mc_dropout
 from caveat.nn.models import ModelSettings, build_model
 

@@ -13,7 +13,7 @@ from caveat.core import Payload, SiloContext, State, Update
 from caveat.core.devices import find_device
 from caveat.engines.allocator import use_huge_pages
 from caveat.engines.executor import channels_last
-from caveat.engines.placement import one_thread
+from caveat.engines.silos_on_device import one_thread
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings
 from caveat.training.modules import load, snapshot

@@ -11,9 +11,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from caveat.analysis import paper_tables
+from caveat.analysis import reproduced_tables
 from caveat.analysis.compare.grid import PlannedRun
-from caveat.analysis.paper_tables import Scale
+from caveat.analysis.reproduced_tables import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
 from caveat.files.schema import MethodVariant, Setting
@@ -37,8 +37,8 @@ def short(row: MethodVariant, column: Setting, tuned: tuple[str, ...]) -> Config
 
 def main() -> None:
     failures = 0
-    for name in sys.argv[1:] or paper_tables.tables():
-        grid = paper_tables.grid(paper_tables.named(name), Scale.paper, (0,))
+    for name in sys.argv[1:] or reproduced_tables.tables():
+        grid = reproduced_tables.grid(reproduced_tables.named(name), Scale.paper, (0,))
         cells = [(row, grid.columns[0]) for row in grid.rows] + [(grid.rows[-1], column) for column in grid.columns[1:]]
         for row, column in cells:
             before, said = time.perf_counter(), "ok"

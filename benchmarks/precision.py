@@ -21,7 +21,7 @@ import caveat
 from caveat.core import Data, SiloContext
 from caveat.data.settings import DataSettings, Normalize
 from caveat.engines.executor import channels_last
-from caveat.engines.placement import one_thread
+from caveat.engines.silos_on_device import one_thread
 from caveat.nn.models import build_model
 
 MODELS = {

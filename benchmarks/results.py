@@ -15,9 +15,9 @@ from pathlib import Path
 
 from wrapped import wrapped
 
-from caveat.analysis import paper_tables
+from caveat.analysis import reproduced_tables
 from caveat.analysis.compare.table_files import about, contrasts, measured
-from caveat.analysis.paper_tables import PaperTable
+from caveat.analysis.reproduced_tables import PaperTable
 from caveat.files import read_comparison
 from caveat.files.schema import Comparison, TuningReport
 
@@ -25,7 +25,7 @@ PAGES = Path(__file__).parent.parent / "docs" / "results"
 
 
 def main(out: Path, pages: Path = PAGES) -> None:
-    for name in paper_tables.tables():
+    for name in reproduced_tables.tables():
         path = out / name / "comparison.json"
         if path.exists():
             page = page_of(name, pages)
@@ -41,7 +41,7 @@ def page_of(name: str, pages: Path = PAGES) -> Path:
 
 
 def section(name: str, page: Path, record: Comparison) -> str:
-    table = paper_tables.named(name)
+    table = reproduced_tables.named(name)
     scale = re.search(r"\((\w+) scale\)$", record.title)
     seeds, done, tuning = len(record.seeds), len(record.runs(status="done")), record.tuning
     chosen = "" if tuning is None else tried(tuning)

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 import caveat
 from caveat.cli.main import app
-from caveat.config.schema import Config, MethodSettings
+from caveat.config.settings import Config, MethodSettings
 from caveat.config.toml import entries, toml
 
 GROUPS = {
@@ -140,7 +140,7 @@ def config() -> str:
 
 
 def keys_of(name: str) -> list[str]:
-    from caveat.config.schema import method_keys
+    from caveat.config.settings import method_keys
 
     return method_keys(name)
 

@@ -42,11 +42,11 @@ NEEDED = {
 WITHIN = {
     "html": (
         {"svg", "templates", "commands", "predicted_inputs"},
-        {"audit_charts", "diagrams", "p_values", "predicted_tables"},
+        {"audit_charts", "diagrams", "p_value_charts", "predicted_tables"},
         {"run", "comparison", "audit", "watch", "predictions"},
     ),
     "engines": (
-        {"allocator", "placement", "update_checks", "norm_bounding", "flower_messages", "secure_sums"},
+        {"allocator", "silos_on_device", "update_checks", "norm_bounding", "flower_messages", "secure_sums"},
         {"measurement_checks"},
         {"executor", "rounds", "flower_secure"},
         {"batched_executor"},
@@ -54,7 +54,7 @@ WITHIN = {
         {"worker_process"},
         {"single_machine", "flower"},
     ),
-    "analysis": ({"statistics"}, {"compare", "audit"}, {"paper_tables", "ood"}),
+    "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduced_tables", "ood"}),
 }
 """The layers within a folder."""
 
@@ -162,7 +162,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert {"core", "engines.placement", "data"} <= IMPORTS["runs.answering"]
+    assert {"core", "engines.silos_on_device", "data"} <= IMPORTS["runs.answering"]
     assert {"core", "training.fit"} <= IMPORTS["methods.fedavg"]
     assert "core.errors" in IMPORTS["core.method"]
 

@@ -16,7 +16,7 @@ from commands import caveat
 from fake_comparison import fake_comparison
 from typer.main import get_command
 
-from caveat.analysis import paper_tables
+from caveat.analysis import reproduced_tables
 from caveat.analysis.compare.grid import Grid
 from caveat.analysis.compare.table_files import markdown
 from caveat.cli.main import app
@@ -90,7 +90,7 @@ def test_scripts_and_folders_that_are_named_exist(page: str) -> None:
     for path in re.findall(r"\b(?:benchmarks|examples|src/caveat)/[a-z0-9_/]+(?:\.[a-z]+)?", text):
         assert (ROOT / path).exists(), path
     for table in re.findall(r"caveat reproduce ([a-z][\w-]+)", text):
-        assert table in paper_tables.tables()
+        assert table in reproduced_tables.tables()
 
 
 def shown_commands(text: str) -> list[str]:
@@ -225,7 +225,7 @@ def test_the_page_of_a_table_names_its_command_and_has_a_page_with_its_verdict(t
 
 
 def test_a_table_says_which_rows_tried_a_key_of_their_own() -> None:
-    assert results.refined(paper_tables.named("uefl-main")) == ""
-    assert results.refined(paper_tables.named("fmlu-both")) == (
+    assert results.refined(reproduced_tables.named("uefl-main")) == ""
+    assert results.refined(reproduced_tables.named("fmlu-both")) == (
         ' The row "FML, both weights tuned" then tried 4 values of `method.beta`.'
     )

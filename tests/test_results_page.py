@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caveat.analysis import paper_tables
+from caveat.analysis import reproduced_tables
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
 FRONT = (DOCS / "index.md").read_text()
@@ -42,12 +42,14 @@ def test_every_row_of_the_table_is_read() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['table']} {row['points']}")
 def test_a_verdict_is_that_of_a_contrast_of_the_table_it_names(row: dict[str, str]) -> None:
-    assert row["table"] in paper_tables.tables()
+    assert row["table"] in reproduced_tables.tables()
     assert (row["points"], row["verdict"]) in decided(row["table"])
     assert f"(tables/{row['table']}.md)" in (DOCS / PAGES[row["table"]]).read_text()
 
 
-@pytest.mark.parametrize("table", [name for name in paper_tables.tables() if paper_tables.named(name).contrasts])
+@pytest.mark.parametrize(
+    "table", [name for name in reproduced_tables.tables() if reproduced_tables.named(name).contrasts]
+)
 def test_a_table_with_contrasts_is_not_left_out_because_of_what_it_decided(table: str) -> None:
     made = decided(table)
     assert table in {row["table"] for row in ROWS} or not made or table in ELSEWHERE

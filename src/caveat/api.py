@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from .analysis.compare.calls import compare_calls
+from .analysis.compare.python_calls import compare_calls
 from .config import EngineSettings
 from .core import ConfigurationError, Method, SiloId
 from .core.devices import find_devices

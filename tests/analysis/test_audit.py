@@ -17,7 +17,7 @@ from html_page import Page
 import caveat as library
 from caveat.analysis.audit import claim_tests
 from caveat.analysis.audit.data_fractions import nested_order, reduced, with_equal_steps
-from caveat.analysis.audit.observations import Observation
+from caveat.analysis.audit.run_predictions import Observation
 from caveat.core import ConfigurationError, DataError
 from caveat.core.text import MINUS, percent
 from caveat.data.silo_collection import Silos

@@ -12,10 +12,10 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from caveat.analysis.audit import claim_tests, fused_copies
+from caveat.analysis.audit import claim_tests, fusing_copied_opinions
 from caveat.analysis.audit.calibration import among_seeds, among_silos, calibration
 from caveat.analysis.audit.claim_tests import disagreement
-from caveat.analysis.audit.observations import Observation, Observed
+from caveat.analysis.audit.run_predictions import Observation, Observed
 from caveat.analysis.audit.seed_statistics import (
     Jackknifed,
     Spread,
@@ -409,16 +409,20 @@ def opinion(evidence: Sequence[float]) -> Observation:
 
 
 def test_evidence_is_found_again_in_a_prediction() -> None:
-    found = fused_copies.log_evidence(opinion([7.0, 0.0, 1e-3, 1e12])).exp()
+    found = fusing_copied_opinions.log_evidence(opinion([7.0, 0.0, 1e-3, 1e12])).exp()
     assert found[0].tolist() == pytest.approx([7, 0, 1e-3, 1e12], rel=1e-9, abs=1e-3)
-    assert fused_copies.log_evidence(opinion([2.0, 1.0]))[0].exp().tolist() == pytest.approx([2, 1], rel=1e-12)
+    assert fusing_copied_opinions.log_evidence(opinion([2.0, 1.0]))[0].exp().tolist() == pytest.approx(
+        [2, 1], rel=1e-12
+    )
 
 
 def test_copies_are_evidence_to_dempster_and_none_to_averaging() -> None:
     """With evidence for one class alone Dempster's rule multiplies 1 + e / K = 1 / u: k copies leave u^k."""
     runs: list[Observed] = [{"a": opinion([3.0, 0.0])} for _ in SEEDS]
-    by_rule = fused_copies.fused_with_copies(runs)
-    dempster, averaging = (fused_copies.copies_are_no_evidence(name, by_rule[name]) for name in fused_copies.RULES)
+    by_rule = fusing_copied_opinions.fused_with_copies(runs)
+    dempster, averaging = (
+        fusing_copied_opinions.copies_are_no_evidence(name, by_rule[name]) for name in fusing_copied_opinions.RULES
+    )
     vacuity = [row["vacuity"] for row in dempster.measured["by_copies"][0]]
     assert vacuity == pytest.approx([0.4**k for k in range(1, 6)])
     assert (dempster.verdict, averaging.verdict) == ("does not hold", "holds")
@@ -432,20 +436,20 @@ def test_opinions_without_evidence_do_not_hide_what_copies_do_to_others() -> Non
     evidence = torch.zeros(100, 2, dtype=torch.float64)
     evidence[0, 0] = 3.0
     seen = Observation.of(Prediction.from_dirichlet((evidence + 1).log()), torch.zeros(100, dtype=torch.int64))
-    by_rule = fused_copies.fused_with_copies([{"a": seen, "vacuous": opinion([0.0, 0.0])}] * 3)
-    found = fused_copies.copies_are_no_evidence("Dempster's rule", by_rule["Dempster's rule"])
+    by_rule = fusing_copied_opinions.fused_with_copies([{"a": seen, "vacuous": opinion([0.0, 0.0])}] * 3)
+    found = fusing_copied_opinions.copies_are_no_evidence("Dempster's rule", by_rule["Dempster's rule"])
     assert found.measured["by_copies"][0][-1]["vacuity"] > 0.99
     assert (found.verdict, found.measured["vacuity_kept"]["mean"]) == ("does not hold", pytest.approx(0.4**4))
 
 
 def test_fusion_needs_opinions_that_hold_evidence() -> None:
     sampled: list[Observed] = [{"a": observation(uniform(5))}]
-    assert fused_copies.no_opinions(sampled) == fused_copies.NO_DIRICHLET
-    assert fused_copies.no_opinions([{"a": opinion([1.0, 0.0])}]) is None
-    found = fused_copies.copies_are_no_evidence("averaging", fused_copies.NO_DIRICHLET)
-    assert (found.verdict, found.sentence) == ("does not apply", fused_copies.NO_DIRICHLET)
-    vacuous = fused_copies.fused_with_copies([{"a": opinion([0.0, 0.0])}] * 3)
-    assert fused_copies.copies_are_no_evidence("averaging", vacuous["averaging"]).verdict == "cannot say"
+    assert fusing_copied_opinions.no_opinions(sampled) == fusing_copied_opinions.NO_DIRICHLET
+    assert fusing_copied_opinions.no_opinions([{"a": opinion([1.0, 0.0])}]) is None
+    found = fusing_copied_opinions.copies_are_no_evidence("averaging", fusing_copied_opinions.NO_DIRICHLET)
+    assert (found.verdict, found.sentence) == ("does not apply", fusing_copied_opinions.NO_DIRICHLET)
+    vacuous = fusing_copied_opinions.fused_with_copies([{"a": opinion([0.0, 0.0])}] * 3)
+    assert fusing_copied_opinions.copies_are_no_evidence("averaging", vacuous["averaging"]).verdict == "cannot say"
 
 
 def test_what_is_kept_of_a_dirichlet_is_its_vacuity() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from caveat.analysis.audit.calibration import Accuracy, against_chance, by_chance, judged
 from caveat.analysis.audit.claim_tests import CONFIDENCE
-from caveat.analysis.audit.observations import Observation
+from caveat.analysis.audit.run_predictions import Observation
 from caveat.files.schema import Finding, Verdict
 
 CLASSES = 10

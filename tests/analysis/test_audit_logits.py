@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from caveat.analysis.audit.claim_tests import about_logits
-from caveat.analysis.audit.observations import Observation, Observed
+from caveat.analysis.audit.run_predictions import Observation, Observed
 from caveat.core import Prediction
 
 SEEDS = (0, 1, 2)

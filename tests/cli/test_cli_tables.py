@@ -23,8 +23,8 @@ from caveat.cli.output import has_images, mostly_missing, of_own, prediction_row
 from caveat.config import read_dictionary
 from caveat.core import Prediction, ResultWarning
 from caveat.core.text import percent
+from caveat.data.tables.drift_reference import NO_REFERENCE, ColumnReference, Reference
 from caveat.data.tables.reading_settings import TableColumn
-from caveat.data.tables.reference import NO_REFERENCE, ColumnReference, Reference
 from caveat.files import as_text, write_json
 from caveat.files.schema import Summary
 

@@ -17,8 +17,8 @@ from PIL import Image
 from caveat import data
 from caveat.core import DataError, DataWarning
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema, unlike_silos
-from caveat.data.schemas import DataSchema, SharedSchema
 from caveat.data.settings import DataSettings, Normalize, OodSettings, Split
+from caveat.data.shared_schema import DataSchema, SharedSchema
 from caveat.data.silo_collection import Silos
 from caveat.data.splits import hashes
 from caveat.data.tables.dictionary import LabelCode, OwnColumn

@@ -12,8 +12,8 @@ from data_samples import SEED, SILOS, TABLES, edit_csv, write_csv, write_images
 from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data.agreement import check_fits, own_schema, own_settings, shared_schema
-from caveat.data.schemas import DataSchema, SharedSchema
 from caveat.data.settings import DataSettings, Normalize, OodSettings, Partition, Shift
+from caveat.data.shared_schema import DataSchema, SharedSchema
 
 
 def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings = SILOS) -> None:

@@ -18,7 +18,7 @@ from caveat import data
 from caveat.core import ConfigurationError, DataError
 from caveat.data import preprocessing
 from caveat.data.settings import DataSettings, Normalize, Partition, Shift, Split
-from caveat.data.sources import arrays
+from caveat.data.sources import array_files
 
 X, Y = labeled_images(120)
 
@@ -88,7 +88,7 @@ def test_a_small_file_of_large_arrays_is_refused_before_they_are_read(tmp_path: 
 
 def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz")
-    with patch.object(arrays, "memory", return_value=5000):
+    with patch.object(array_files, "memory", return_value=5000):
         refused(DataSettings(source=f"npz:{path}"), str(path), "GB of arrays, but this machine has")
     silos = data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     with (

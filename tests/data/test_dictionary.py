@@ -17,7 +17,7 @@ from caveat.data.agreement import own_schema, own_settings, own_silos, shared_sc
 from caveat.data.new_inputs import labeled_inputs, noted_inputs
 from caveat.data.settings import DataSettings
 from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn
-from caveat.runs.preparation_file import as_record, from_record
+from caveat.runs.stored_preparation import as_record, from_record
 
 COLUMNS = (
     DictionaryColumn(name="age", unit="years", range=(0, 120), missing=(-9,), outside="missing"),

@@ -26,7 +26,7 @@ from caveat.data.sources import read_silo
 from caveat.data.splits import NAMES, HeldOut, again_held_out, contents, keyed
 from caveat.data.survey import survey
 from caveat.data.tables.dictionary import OwnColumn
-from caveat.data.tables.unusual import named_like_id
+from caveat.data.tables.warnings import named_like_id
 from caveat.uncertainty import familiarity
 from caveat.uncertainty.histograms import histogram
 from caveat.uncertainty.selective_risk import counts, fixed_sequence, ranks, score_edges

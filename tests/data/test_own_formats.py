@@ -19,7 +19,7 @@ from caveat.data.new_inputs import labeled_inputs
 from caveat.data.settings import DataSettings
 from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, OwnFile
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.runs.preparation_file import as_record, from_record
+from caveat.runs.stored_preparation import as_record, from_record
 
 CLASSES = ("no", "yes")
 SEX = (LabelCode(code="M", meaning="male"), LabelCode(code="F", meaning="female"))

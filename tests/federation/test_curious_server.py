@@ -11,11 +11,11 @@ from hospitals import Federation
 from caveat.config import load
 from caveat.core import DataError, RunError
 from caveat.data.tables.dictionary import OwnColumn
+from caveat.federation.request_terms import Terms
 from caveat.federation.silo import member as member_module
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import Limits, read_silo_file
 from caveat.federation.silo.store import secret_of
-from caveat.federation.terms import Terms
 from caveat.files import held
 from caveat.runs.spec import spec_of
 

@@ -17,11 +17,11 @@ from caveat.config import load
 from caveat.core import ConfigurationError, RunError
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import Order, words_of
+from caveat.federation.request_terms import Terms
 from caveat.federation.server import run
 from caveat.federation.server.log import lock_of
 from caveat.federation.server.run import StartCommand, serve
 from caveat.federation.silo.app import NodeHandler
-from caveat.federation.terms import Terms
 from caveat.files import held, ledger, read_payload
 from caveat.runs.progress import Silent
 from caveat.runs.start import start

@@ -22,15 +22,15 @@ from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
 from caveat.data.agreement import own_schema
 from caveat.data.new_inputs import noted_inputs, read_inputs
 from caveat.engines.flower_messages import Order, unpack, words_of
+from caveat.federation.request_terms import Terms
 from caveat.federation.silo.app import without_details
 from caveat.federation.silo.member import MODEL_FILES, SiloSide, open_member
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.silo.store import OwnBooks
-from caveat.federation.terms import Terms
 from caveat.files import read_payload, write_record
 from caveat.files.schema import SiloKeeps, SiloSource
 from caveat.runs.finished_run import Run
-from caveat.runs.preparation_file import PREPARATION
+from caveat.runs.stored_preparation import PREPARATION
 
 pytestmark = pytest.mark.long
 

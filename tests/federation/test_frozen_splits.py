@@ -22,16 +22,16 @@ from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data.agreement import shared_schema
 from caveat.data.new_inputs import noted_inputs
-from caveat.data.schemas import DataSchema
+from caveat.data.shared_schema import DataSchema
 from caveat.data.splits import splits_record
 from caveat.engines.flower_messages import pack
 from caveat.federation.keys import Asked
+from caveat.federation.request_terms import Terms
 from caveat.federation.server.membership import OpenMembership, PendingGreeting
 from caveat.federation.silo.data import HELD_OUT
 from caveat.federation.silo.frozen_splits import DataChanged
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.federation.terms import Terms
 from caveat.files import read_payload
 from caveat.wrappers.alarms import ROWS
 

@@ -11,10 +11,10 @@ from typer.testing import Result
 
 from caveat.config import load
 from caveat.core import RunError
+from caveat.federation.request_terms import Terms
 from caveat.federation.silo.app import without_details
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.federation.terms import Terms
 
 DICTIONARY = """
 [age]

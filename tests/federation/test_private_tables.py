@@ -17,13 +17,13 @@ from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.core.silo import SiloInfo
 from caveat.data.agreement import shared_schema
-from caveat.data.schemas import DataSchema
+from caveat.data.shared_schema import DataSchema
 from caveat.data.tables.dictionary import DictionaryColumn
+from caveat.federation.request_terms import Terms
 from caveat.federation.server.agreement import unlike_others
 from caveat.federation.silo.app import without_details
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.federation.terms import Terms
 
 SURNAMES = [
     f"{first}{last}"

@@ -359,7 +359,7 @@ def test_why_a_run_failed_is_said_once(project: Path, commands: Commands) -> Non
 
 PYTHON = """
 case $* in
-    *caveat.federation.silo.daemon*) exec tail -f --pid="${@: -1}" /dev/null ;;
+    *caveat.federation.silo.fork_server*) exec tail -f --pid="${@: -1}" /dev/null ;;
     *) exec REAL "$@" ;;
 esac
 """

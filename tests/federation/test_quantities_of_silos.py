@@ -25,11 +25,11 @@ from caveat.data.agreement import own_schema, own_silos, shared_schema
 from caveat.data.quantities import checked_sums, kind_of, own_sums, rows_told, summed
 from caveat.data.settings import DataSettings
 from caveat.federation.refusals import check_grid
+from caveat.federation.request_terms import Terms
 from caveat.federation.server.app import deliver
 from caveat.federation.server.membership import OpenMembership
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.federation.terms import Terms
 from caveat.files import read_payload
 from caveat.uncertainty import binned
 

@@ -13,9 +13,9 @@ from hospitals import Federation, hospital
 from caveat.config import dump, load
 from caveat.core import ConfigurationError, RunError, Update
 from caveat.engines.flower_messages import NEVER, Order
+from caveat.federation.request_terms import Terms
 from caveat.federation.silo.app import without_details
 from caveat.federation.silo.silo_file import BeyondLimits, Limits, read_silo_file
-from caveat.federation.terms import Terms
 from caveat.files import Ledger, write_bytes
 from caveat.wrappers.privacy import epsilon_against_server
 

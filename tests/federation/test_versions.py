@@ -13,7 +13,7 @@ from hospitals import Federation
 from caveat import __version__
 from caveat.core import RunError
 from caveat.engines.flower_messages import Order, words_of
-from caveat.federation import terms
+from caveat.federation import request_terms
 from caveat.federation.server import membership
 from caveat.federation.silo import app
 from caveat.federation.silo.app import NodeHandler
@@ -35,7 +35,7 @@ def refused(federation: Federation, silo: str, server: str) -> None:
 
 
 def test_a_silo_refuses_a_server_of_another_version(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "__version__", "9.8.7")
+    monkeypatch.setattr(request_terms, "__version__", "9.8.7")
     refused(federation, __version__, "9.8.7")
 
 
@@ -68,4 +68,4 @@ def test_a_silo_that_was_updated_in_the_middle_of_a_run_refuses_its_orders(tmp_p
 
 
 def test_all_sides_say_the_one_version() -> None:
-    assert membership.__version__ == app.__version__ == terms.__version__ == __version__
+    assert membership.__version__ == app.__version__ == request_terms.__version__ == __version__

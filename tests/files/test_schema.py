@@ -64,7 +64,7 @@ from caveat.files.schema import (
     sealed,
 )
 from caveat.html.run.page import write_report
-from caveat.runs.preparation_file import kept_preparation
+from caveat.runs.stored_preparation import kept_preparation
 
 SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "run.json": RunFile,

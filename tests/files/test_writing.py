@@ -15,10 +15,10 @@ from hospitals import NAMES, Federation
 
 from caveat.core import RunError
 from caveat.engines.flower_messages import Order
+from caveat.federation.request_terms import Terms
 from caveat.federation.server import log
 from caveat.federation.silo import member
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.federation.terms import Terms
 from caveat.files import held, locked, nothing_begun
 
 HOLD = """

@@ -17,7 +17,7 @@ from caveat.core import Decision, Prediction, Reason, UnlikeColumn
 from caveat.core.quantity import restored
 from caveat.core.text import percent
 from caveat.files.schema import WarningRecord
-from caveat.html.p_values import by_row, curve
+from caveat.html.p_value_charts import by_row, curve
 from caveat.html.predicted_inputs import PredictedInputs
 from caveat.html.predicted_tables import surest
 from caveat.html.predictions import next_steps, render, sentence, verdicts

@@ -15,11 +15,11 @@ from markupsafe import Markup
 
 from caveat.files import read_run
 from caveat.files.schema import RoundRow
-from caveat.files.schema.metric_records import Selective
+from caveat.files.schema.summary_metrics import Selective
 from caveat.html.run.more_answers import to_answer_more
 from caveat.html.run.overview import overview
 from caveat.html.run.page import render
-from caveat.html.run.silo_rows import behind_alone
+from caveat.html.run.silo_baselines import behind_alone
 from caveat.html.run.trust import right_and_wrong, trust
 from caveat.uncertainty.selective_risk import answers_needed
 from caveat.uncertainty.statistical_tests import score_interval

@@ -18,7 +18,7 @@ from caveat.files import RunFolder, read_run
 from caveat.html.diagrams import histogram
 from caveat.html.run.page import render, write_report
 from caveat.html.run.rounds import spread
-from caveat.html.run.silo_rows import differences_to_alone, rows_of
+from caveat.html.run.silo_baselines import differences_to_alone, rows_of
 from caveat.html.run.silos import SiloSection, silo_section
 from caveat.html.templates import Table
 from caveat.terminal.results import result_table, run_conclusion

@@ -21,12 +21,12 @@ from caveat.data.settings import Split
 from caveat.files import read_run
 from caveat.files.schema import Metrics, RoundRow, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
+from caveat.html.run.alarms import familiarity, promised, too_many, too_many_in_all
 from caveat.html.run.confidence import SureErrors, confidence, silos_off
-from caveat.html.run.familiarity import familiarity, promised, too_many, too_many_in_all
 from caveat.html.run.guarantee import exceeding
 from caveat.html.run.overview import overview
 from caveat.html.run.page import render
-from caveat.html.run.silo_rows import differences_to_alone, worse_alone
+from caveat.html.run.silo_baselines import differences_to_alone, worse_alone
 from caveat.html.run.trust import Trust, right_and_wrong, trust
 from caveat.terminal.results import run_conclusion
 from caveat.uncertainty.statistical_tests import score_interval, wilson

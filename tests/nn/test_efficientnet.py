@@ -12,7 +12,7 @@ import torch
 from commands import caveat, one_error, sets
 
 import caveat as library
-from caveat.analysis import paper_tables
+from caveat.analysis import reproduced_tables
 from caveat.core import ConfigurationError
 from caveat.nn import efficientnet
 from caveat.nn.custom_model import KNOWN, SHIPPED, code_of
@@ -41,7 +41,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the extra is not installed."""
-    for module in ("caveat.nn.efficientnet", "caveat.analysis.paper_tables"):
+    for module in ("caveat.nn.efficientnet", "caveat.analysis.reproduced_tables"):
         monkeypatch.setattr(sys.modules[module], "find_spec", lambda name: None)
 
 
@@ -69,7 +69,7 @@ def test_without_its_packages_the_encoder_names_the_extra(without: None, images:
 def test_a_table_on_features_says_what_it_lacks_before_anything_is_written(
     without: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = paper_tables.named("features-domains")
+    table = reproduced_tables.named("features-domains")
     assert table.packages == efficientnet.PACKAGES
     for file in table.data:
         (tmp_path / file).touch()
@@ -84,13 +84,13 @@ def test_a_table_on_features_says_what_it_lacks_before_anything_is_written(
 
 @pytest.mark.parametrize("name", ["features-domains", "features-labels", "features-weights"])
 def test_every_row_of_a_table_on_features_stands_behind_the_same_frozen_encoder(name: str) -> None:
-    table = paper_tables.named(name)
+    table = reproduced_tables.named(name)
     assert table.packages == efficientnet.PACKAGES
     for scale, encoder in (
-        (paper_tables.Scale.cpu, NAME),
-        (paper_tables.Scale.paper, "caveat.nn.efficientnet:lite0"),
+        (reproduced_tables.Scale.cpu, NAME),
+        (reproduced_tables.Scale.paper, "caveat.nn.efficientnet:lite0"),
     ):
-        grid = paper_tables.grid(table, scale, table.seeds)
+        grid = reproduced_tables.grid(table, scale, table.seeds)
         models = [grid.first(row, column).config().model for row in grid.rows for column in grid.columns]
         assert {(model.encoder, model.frozen, model.hidden) for model in models} == {(encoder, True, 128)}
 

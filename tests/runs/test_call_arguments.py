@@ -14,7 +14,7 @@ import torch
 
 import caveat
 from caveat.config import Evaluation, Federation
-from caveat.config.schema import ENGINES
+from caveat.config.settings import ENGINES
 from caveat.core import ConfigurationError, DataError, Method
 from caveat.data.silo_collection import Silos
 from caveat.runs.progress import Silent

@@ -12,7 +12,7 @@ import caveat
 from caveat.config import Config, load
 from caveat.core import ConfigurationError
 from caveat.data.silo_collection import Silos
-from caveat.federation.terms import Terms
+from caveat.federation.request_terms import Terms
 from caveat.files import write_record
 from caveat.files.schema import SCHEMA, RunFile
 from caveat.runs import call_arguments

@@ -17,7 +17,7 @@ from commands import caveat, one_error
 import caveat as library
 from caveat import Run, export_model
 from caveat.export.exported_metadata import recorded
-from caveat.export.guarantee import Promised
+from caveat.export.wrong_outcomes import Promised
 from caveat.files import read
 from caveat.files.schema import WatchFile
 from caveat.serving.app import service

@@ -27,7 +27,7 @@ from caveat import Run, export_model
 from caveat.cli.output import prediction_rows
 from caveat.core import ConfigurationError
 from caveat.data.new_inputs import noted_inputs
-from caveat.export.guarantee import Promised
+from caveat.export.wrong_outcomes import Promised
 from caveat.serving.app import service
 from caveat.serving.inference_thread import BEGINNING, AnsweringThread, AnswerLog, Served
 from caveat.serving.responses import responses

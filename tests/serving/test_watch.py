@@ -16,7 +16,7 @@ from commands import caveat, one_error
 from table_runs import table
 
 from caveat import Run
-from caveat.export.guarantee import Promised
+from caveat.export.wrong_outcomes import Promised
 from caveat.files import read
 from caveat.files.schema import WatchFile
 from caveat.serving.app import service

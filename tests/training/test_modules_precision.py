@@ -17,7 +17,7 @@ from caveat import config
 from caveat.core import ConfigurationError, Data, Method, SiloContext
 from caveat.data.settings import DataSettings
 from caveat.engines.executor import channels_last
-from caveat.engines.placement import one_thread
+from caveat.engines.silos_on_device import one_thread
 from caveat.methods import FedAvg, PerFedAvg
 from caveat.nn.encoders import Model
 from caveat.nn.models import ModelSettings, build_model

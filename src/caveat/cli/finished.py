@@ -167,7 +167,7 @@ def batch_notes(prediction: Any) -> list[str]:
     this and the columns that are unlike the silo's own. Prints nothing for few rows.
     """
     from ..core.text import listed, plural
-    from ..data.tables.reference import FEWEST
+    from ..data.tables.drift_reference import FEWEST
 
     found = prediction.unfamiliar_at(RATE).nonzero().flatten().tolist() if len(prediction) >= FEWEST else []
     if found:

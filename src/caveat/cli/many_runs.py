@@ -111,25 +111,25 @@ def reproduce(
     Prints the paper's values next to ours, and their differences. Repeat the command to continue.
     """
     with console.reported() as reporter:
-        from ..analysis import paper_tables
+        from ..analysis import reproduced_tables
         from ..core import ConfigurationError, DataError
 
         if list_tables:
-            console.show(paper_tables.listing())
+            console.show(reproduced_tables.listing())
             return
         if table is None:
             raise ConfigurationError(
-                f"Missing TABLE. `caveat reproduce --list` lists all {len(paper_tables.tables())}."
+                f"Missing TABLE. `caveat reproduce --list` lists all {len(reproduced_tables.tables())}."
             )
-        found = paper_tables.named(table)
+        found = reproduced_tables.named(table)
         if rows is not None:
-            found = paper_tables.with_rows(found, rows)
-        if gone := paper_tables.missing(found):
+            found = reproduced_tables.with_rows(found, rows)
+        if gone := reproduced_tables.missing(found):
             raise DataError(f"{table} needs {', '.join(gone)} in the folder $CAVEAT_DATA")
-        if lacking := paper_tables.absent(found):
+        if lacking := reproduced_tables.absent(found):
             text = f"{table} needs {' and '.join(lacking)}, which is not installed: pip install 'caveat[pretrained]'"
             raise ConfigurationError(text)
-        grid = paper_tables.grid(found, paper_tables.Scale(scale), paper_tables.seeds_of(found, seeds))
+        grid = reproduced_tables.grid(found, reproduced_tables.Scale(scale), reproduced_tables.seeds_of(found, seeds))
         _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
 
 

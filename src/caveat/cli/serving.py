@@ -66,8 +66,8 @@ def serve(
     """
     with reported(named=True), ExitStack() as open_files:
         from ..serving.app import service, serving
-        from ..serving.deployment import Deployment
         from ..serving.inference_thread import AnsweringThread, AnswerLog
+        from ..serving.opening_models import Deployment
 
         opened = Deployment(
             tuple(places), tuple(silos or ()), lambda place, silo: _opened(place, silo, model, device), states,

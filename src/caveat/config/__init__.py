@@ -6,7 +6,7 @@ texts (docstrings).
 
 from ..wrappers.uncertainty_settings import Uncertainty
 from .load import dictionary_text, find, load, load_kept, loads, read_dictionary
-from .schema import (
+from .settings import (
     Config,
     EngineSettings,
     Evaluation,

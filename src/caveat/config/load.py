@@ -19,7 +19,7 @@ from ..data.tables.dictionary import DictionaryColumn, as_lists
 from ..methods import METHODS
 from ..recipes import DEFAULT, FOLDER, recipe_file, recipes
 from ..wrappers.uncertainty_settings import OWNERS
-from .schema import Config, EngineSettings, MethodSettings, has_personal, is_unavailable, method_keys, own_training
+from .settings import Config, EngineSettings, MethodSettings, has_personal, is_unavailable, method_keys, own_training
 from .toml import ConfigText, dump_dictionary, parse, read, toml
 
 Table = dict[str, Any]

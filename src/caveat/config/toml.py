@@ -18,7 +18,7 @@ from ..core.errors import cut, short_repr
 from ..core.settings import KeyPath, Problem, dotted, help_of, unreadable
 from ..data.tables.dictionary import DictionaryColumn
 from ..methods import METHODS
-from .schema import Config, MethodSettings, method_class
+from .settings import Config, MethodSettings, method_class
 
 OVERRIDE = re.compile(r"""((?:[\w-]+\.)*"[^"]+"(?:\.(?:[\w-]+|"[^"]+"))*)\s*=""")
 """The key of an override with quoted names."""

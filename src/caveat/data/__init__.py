@@ -8,7 +8,7 @@ from .preprocessing import Inputs, Preparation
 from .raw_samples import Pool
 from .settings import DataSettings, Normalize, OodSettings, Partition, Shift, Split
 from .silo_collection import Silos, population
-from .sources.arrays import digits, npz
+from .sources.array_files import digits, npz
 from .sources.image_folders import recolored, resized
 from .splits import hashes, splits_record
 from .subgroups import Subgrouping

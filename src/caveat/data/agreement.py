@@ -22,8 +22,8 @@ from .lazy_rows import changed, row_parts, some_rows
 from .preprocessing import check_normalize
 from .quantities import own_sums
 from .raw_samples import Array, Index, Pool, ordered, shown
-from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings
+from .shared_schema import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .side_by_side import MAGNITUDES, lacks_most, magnitude, other_unit, spelled_apart, unlike_texts
 from .silo_collection import Silos
 from .silo_indices import own_indices
@@ -31,9 +31,9 @@ from .sources import read_silo, source_of_silo
 from .sources.image_folders import common_format
 from .splits import Rearrange
 from .tables.advice import TELLING
+from .tables.cell_formats import one_spelling, variants
 from .tables.dictionary import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
-from .tables.formats import one_spelling, variants
 from .tables.reading_settings import TableColumn
 
 LIKE_NAMES = "they would be sent to the server and look like names"

@@ -20,16 +20,16 @@ from .partitions import mislabeled
 from .preprocessing import SequenceFormat, check_normalize, normalized, sequences_of
 from .quantities import labels_of, target_of
 from .raw_samples import Array, DataSource, Pool
+from .series_standardization import Scaling, check_standardize, scalings
 from .settings import DataSettings, Normalize, Shift
 from .silo_collection import Silos
 from .silo_indices import SiloIndices, draw_silos, generator, given_silos, held_back, made_silos
 from .sources import parsed, places, read_source
 from .sources.image_folders import ImageFormat, check_image_memory, common_format
 from .splits import NAMES
-from .standardization import Scaling, check_standardize, scalings
 from .subgroups import Subgrouping, Subgroups, splits_of, warn_of_empty
+from .tables.drift_reference import reference_of
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
-from .tables.reference import reference_of
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 
 

@@ -13,7 +13,7 @@ from ..core import DataError, DataWarning
 from .lazy_rows import LazyInputs
 from .raw_samples import Array, Kind, LabelArray, Pool, shown
 from .side_by_side import remarks
-from .tables.unusual import nearly_repeated, unusual_columns
+from .tables.warnings import nearly_repeated, unusual_columns
 
 MOST_TOKENS = 1 << 31
 """Exclusive upper bound of token ids."""

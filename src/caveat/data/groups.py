@@ -24,7 +24,7 @@ from ..core import DataError, SiloId
 from ..core.settings import check_type
 from .checks import plain_array
 from .raw_samples import Array, Index, LabelArray, Pool
-from .tables.formats import number, same_value
+from .tables.cell_formats import number, same_value
 
 LEAST = 4
 """Minimum number of groups of a silo: one for each split."""

@@ -17,7 +17,7 @@ from .preprocessing import Inputs, Preparation
 from .quantities import column_values, numbers
 from .raw_samples import Array
 from .silo_collection import Silos
-from .sources.arrays import read_npz
+from .sources.array_files import read_npz
 from .sources.base import locate
 from .sources.image_folders import SUFFIXES, image_files, read_images
 from .sources.tables import rows_of

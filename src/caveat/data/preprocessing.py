@@ -19,10 +19,10 @@ from ..core.quantity import Quantity
 from .checks import channels_first, dtype_name, finite_array, image_array, plain_array, series_array, token_array
 from .lazy_rows import LazyInputs
 from .raw_samples import Array, Pool
+from .series_standardization import Scaling
 from .settings import Normalize
 from .sources.image_folders import ImageFormat
 from .sources.tables import rows_of
-from .standardization import Scaling
 from .subgroups import Subgroups, given
 from .tables.encoding import Encoder
 from .tables.frames import FrameSheet, is_frame

@@ -19,8 +19,8 @@ from ..core import ConfigurationError, DataError, Refused
 from ..core.quantity import Quantity, Times, observed, unit_of
 from ..uncertainty.binned import CELLS
 from .raw_samples import Array, Index, Pool, shown
+from .tables.cell_formats import TRUTH, number
 from .tables.files import Sheet, missing
-from .tables.formats import TRUTH, number
 from .tables.reading_settings import NUMERIC, CsvFormat
 
 Fit = TypeVar("Fit", bound=Quantity | None)

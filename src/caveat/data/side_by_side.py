@@ -9,9 +9,9 @@ import numpy as np
 from ..core import DataError, SiloId
 from .raw_samples import Array, Pool, shown
 from .tables.advice import TELLING, assignment
-from .tables.formats import same_value
+from .tables.cell_formats import same_value
 from .tables.reading_settings import TableColumn
-from .tables.unusual import marks_of, named_like_id, sampled, without
+from .tables.warnings import marks_of, named_like_id, sampled, without
 
 FEWEST = 10
 """Minimum number of values of a silo for a comparison."""

@@ -19,10 +19,10 @@ from ..core.silo import positive_class
 from .checks import check_class_list, check_numbers, check_tensor, dtype_name
 from .preprocessing import Inputs, Preparation, SequenceFormat, no_silo
 from .raw_samples import Array
+from .series_standardization import Scaling
 from .settings import Normalize
 from .sources.image_folders import ImageFormat
 from .splits import NAMES
-from .standardization import Scaling
 from .subgroups import Subgroups
 from .tables.encoding import Encoder
 

@@ -17,7 +17,7 @@ from ..core import AugmentedData, Data, DataError, Silo
 from .lazy_rows import in_parts, row_parts
 from .raw_samples import Array, Index, LabelArray, Pool
 from .settings import Split
-from .tables.formats import number
+from .tables.cell_formats import number
 from .tables.reading_settings import TableColumn
 
 NAMES = ("train", "validation", "calibration", "test")

@@ -20,9 +20,9 @@ from ..core import ConfigurationError, DataError, DataWarning, Silo, SiloId
 from ..core.text import listed
 from .groups import per_sample
 from .raw_samples import Array, Index, LabelArray, Pool, ordered, shown
+from .tables.cell_formats import number, same_value
 from .tables.encoding import Encoder
 from .tables.files import Sheet, missing
-from .tables.formats import number, same_value
 from .tables.frames import FrameSheet, is_frame
 from .tables.harmonize import declared_rows
 

@@ -24,7 +24,7 @@ from .tables.encoding import encoded_rows
 from .tables.files import Sheet, missing, read_sheets
 from .tables.harmonize import Refusals, check_same_columns, surveyed_sheets
 from .tables.reading_settings import NUMERIC, Reading, TableColumn
-from .tables.unusual import marks_of, missing_marks, named_like_id, without
+from .tables.warnings import marks_of, missing_marks, named_like_id, without
 from .user_tables import table_settings
 
 

@@ -17,10 +17,10 @@ from .groups import placed
 from .lazy_rows import JoinedRows, LazyRows
 from .preprocessing import SequenceFormat, sequence_format
 from .raw_samples import Array, Index, Kind, LabelArray, Pool
+from .series_standardization import Standardize
 from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silo_collection import Silos
-from .sources.arrays import PARTS, pools_of
-from .standardization import Standardize
+from .sources.array_files import PARTS, pools_of
 from .subgroups import Subgrouping, of_arrays, with_subgroups
 from .tables.reading_settings import NUMERIC
 from .transforms import Augment, augmented

@@ -13,7 +13,7 @@ from ..files.schema import KeptState
 from ..training.vectorized_fit import Mask, VectorizedData, carried_out
 from ..training.vectorized_task import Ended, NotVectorizable, Tree, VectorizedTask
 from .executor import Executor
-from .placement import one_thread
+from .silos_on_device import one_thread
 
 Form = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
 """Group, name, shape and type of every tensor of a state."""

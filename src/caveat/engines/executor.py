@@ -34,7 +34,7 @@ from ..core.method import round_at
 from ..files import SiloStore, StateLost
 from ..files.schema import KeptState
 from ..training.modules import load, snapshot
-from .placement import Workplace, one_thread
+from .silos_on_device import Workplace, one_thread
 
 
 class SiloError(RunError):

@@ -28,7 +28,7 @@ from ..training.modules import learning
 from ..training.vectorized_task import NotVectorizable
 from .batched_executor import BatchedExecutor, form, one_of, why
 from .executor import Executor
-from .placement import one_thread
+from .silos_on_device import one_thread
 
 TOLERANCE = 1e-5
 """Maximum difference between batched and single silos relative to a tensor's largest number, both in float64. Numbers

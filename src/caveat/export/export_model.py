@@ -27,14 +27,14 @@ from ..core import ConfigurationError, RunError, SiloId
 from ..core.errors import one_of
 from ..core.prediction import P_VALUES
 from ..core.settings import path_of
-from ..engines.placement import one_thread
+from ..engines.silos_on_device import one_thread
 from ..runs.answering import AnsweringRun, AtSilo
 from ..runs.finished_run import Run
 from .exported_function import RawInputs, answering, asked_at, outputs, predicted
 from .exported_metadata import card, metadata, sizes
 from .onnx_nodes import Graph, Ref
 from .onnx_operators import STEPS
-from .program import Program, Size, Value
+from .recorded_program import Program, Size, Value
 from .recording import NotRecordable, program_of
 
 if TYPE_CHECKING:

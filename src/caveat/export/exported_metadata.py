@@ -19,8 +19,8 @@ from ..uncertainty.novelty import MOST_ROWS
 from ..wrappers.alarms import Familiar
 from ..wrappers.base import find
 from .exported_function import RawInputs
-from .guarantee import Promised
-from .program import Program, Size
+from .recorded_program import Program, Size
+from .wrong_outcomes import Promised
 
 DECISIONS = {
     Decision.GLOBAL: "global: the answer is from the global model",

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_iter, tree_map
 
 from ..core import ConfigurationError
 from .decompositions import FUNCTIONS, OPERATORS, PLAIN
-from .program import Program, Size, Value, used
+from .recorded_program import Program, Size, Value, used
 
 Outputs = dict[str, Tensor]
 READING = {

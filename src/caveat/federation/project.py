@@ -19,7 +19,7 @@ from ..methods.plugins import is_file, module_of
 from ..runs.spec_file import described_config, differences, run_file
 from ..runs.user_code import split_name
 from .keys import SILO_KEYS
-from .terms import differing
+from .request_terms import differing
 
 APP = "federation/__init__.py"
 """The module that both apps import first."""

@@ -17,11 +17,11 @@ from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.errors import MissingError
 from ..core.silo import SPLITS
 from ..data import DataSettings, Silos
-from ..data.schemas import SharedSchema
-from ..data.tables.formats import number
+from ..data.shared_schema import SharedSchema
+from ..data.tables.cell_formats import number
 from ..data.tables.reading_settings import NUMERIC
+from .request_terms import Terms
 from .silo.silo_file import SiloFile
-from .terms import Terms
 
 LEAST = 5
 """Counts below this may identify persons."""

@@ -13,7 +13,7 @@ from ..core.text import equation, joined, listed, percent, plain, plural
 from ..uncertainty.statistical_tests import wilson
 from . import templates
 from .commands import changed, code, option_of
-from .p_values import SCORES, alone, by_row, curve, equal, scores
+from .p_value_charts import SCORES, alone, by_row, curve, equal, scores
 from .predicted_inputs import PredictedInputs
 from .predicted_tables import WHY, answers, first, inputs, shifted, strangest, surest, tied
 from .templates import Statement, worst_first

@@ -26,7 +26,7 @@ from ..core.quantity import Quantity
 from ..core.silo import FederationInfo, LateData
 from ..data import Preparation, Silos
 from ..engines.executor import Executor
-from ..engines.placement import SHARE, one_thread, placed_data, placed_inputs
+from ..engines.silos_on_device import SHARE, one_thread, placed_data, placed_inputs
 from ..files import STATES, Manifest, SiloStore, manifest_of, read, read_kept, read_payload
 from ..files.schema import KeptState, ModelFile, Summary
 from ..nn.frozen import Whole
@@ -37,7 +37,7 @@ from ..wrappers.quantities import UNIT
 from .base import BaseRun
 from .fingerprints import MODEL
 from .frozen_features import SilosWithFeatures, features_of
-from .preparation_file import check_ids, late_silos
+from .stored_preparation import check_ids, late_silos
 
 Predicted = TypeVar("Predicted", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)

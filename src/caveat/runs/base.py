@@ -21,9 +21,9 @@ from ..files.schema import SCHEMA, Features, Gallery, GivenConfiguration, KeptSt
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from .fingerprints import check_code, code_fingerprint, initial_model_fingerprint
-from .preparation_file import PREPARATION
 from .spec import RunSpec
 from .spec_file import check_begun, check_initial_model, check_spec, described, read_run_file
+from .stored_preparation import PREPARATION
 from .user_code import codes_of
 
 FIXED = (RUN, "splits.json", PREPARATION)

@@ -7,8 +7,8 @@ from collections import Counter
 
 from ..core import DataWarning, ResultWarning
 from ..engines import rounds
-from ..engines.placement import one_thread
 from ..engines.secure_sums import unsecured
+from ..engines.silos_on_device import one_thread
 from ..files import ServerStore, manifest_of, read
 from ..files.schema import RunState, Summary, as_json
 from ..nn.dropout import has_dropout

@@ -25,10 +25,10 @@ from ..nn.custom_model import Make
 from .answering import KeptRun
 from .fixed_size_batches import Predicted, in_parts
 from .local_run import LocalRun
-from .preparation_file import PREPARATION, kept_preparation
 from .run_metrics import Metric, evaluated, own_figures
 from .spec import RunSpec
 from .spec_file import check_files, check_same_data, run_file, spec_in
+from .stored_preparation import PREPARATION, kept_preparation
 from .user_code import allow, codes_of
 
 ROUNDS, JOINED = "rounds.jsonl", "join.json"

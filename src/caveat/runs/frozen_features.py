@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
 from ..core.devices import CPU, brought, cache_folder, deterministic, device_model
 from ..core.silo import SPLITS, AugmentedData, LazyMapping
-from ..engines.placement import one_thread
+from ..engines.silos_on_device import one_thread
 from ..files import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device

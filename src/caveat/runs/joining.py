@@ -15,10 +15,10 @@ from ..core import ConfigurationError, DataError, Method, SiloContext, SiloId, S
 from ..core.quantity import Quantity
 from ..data.agreement import own_settings, own_silos
 from ..data.quantities import labels_of
-from ..data.schemas import SharedColumn, SharedSchema
 from ..data.settings import OodSettings, Partition, Shift
+from ..data.shared_schema import SharedColumn, SharedSchema
 from ..data.user_data import with_augment
-from ..engines.placement import one_thread
+from ..engines.silos_on_device import one_thread
 from ..files import ServerStore, locked, record_of, write_record
 from ..files.schema import SCHEMA, JoinFile
 from ..wrappers.base import find

@@ -25,7 +25,7 @@ from .answering import AnsweringRun
 from .fingerprints import data_fingerprint
 from .frozen_features import SilosWithFeatures, check_unchanging
 from .gallery import features, gallery
-from .preparation_file import check_ids, keep_preparation
+from .stored_preparation import check_ids, keep_preparation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from ..wrappers.privacy import Privacy
 from ..wrappers.training_options import trained
 from ..wrappers.uncertainty_settings import Uncertainty
 from .fingerprints import CodeMade, MadeModel, fits, initialized, read_model
-from .preparation_file import check_newcomers
+from .stored_preparation import check_newcomers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from .. import data
 from ..config import Config, EngineSettings, Evaluation, Federation, is_unavailable
-from ..config.schema import ELSEWHERE
+from ..config.settings import ELSEWHERE
 from ..config.toml import parse
 from ..core import ConfigurationError, DataError, Method
 from ..core.errors import RunChanged, short_repr

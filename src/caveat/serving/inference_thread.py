@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core import CaveatError, ConfigurationError
-from ..data.tables.reference import FEWEST
+from ..data.tables.drift_reference import FEWEST
 from ..export.export_model import Arrays
-from ..export.guarantee import outcome_of
+from ..export.wrong_outcomes import outcome_of
 from ..files.writing import privately
 from .responses import responses
 from .served_model import WATCHED, Given, Refusal, ServedInputs, ServedModel

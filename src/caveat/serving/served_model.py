@@ -22,19 +22,19 @@ from ..core import ConfigurationError, DataError, SiloId
 from ..core.quantity import Quantity, restored
 from ..data.sources.tables import rows_of
 from ..data.tables.dictionary import Declared, DictionaryColumn
+from ..data.tables.drift_reference import NO_REFERENCE
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.frames import Columns, FrameSheet
 from ..data.tables.reading_settings import CsvFormat, TableColumn
-from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
 from ..export.exported_function import RawInputs, outputs
 from ..export.exported_metadata import promises, recorded
-from ..export.guarantee import Promised
+from ..export.wrong_outcomes import Promised
 from ..files import RUN, STATES, sum_of
 from ..runs.fingerprints import MODEL
 from ..runs.finished_run import Run
 from ..runs.fixed_size_batches import FEW, in_parts
-from ..runs.preparation_file import PREPARATION
+from ..runs.stored_preparation import PREPARATION
 from ..uncertainty.monitoring import KnownValues
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..config.schema import check_name
+from ..config.settings import check_name
 from ..core import ConfigurationError, Method, RunError
 from ..core.errors import short_repr
 from ..core.settings import help_of

@@ -14,7 +14,7 @@ from ...metrics import EceTest, ece_test
 from ...uncertainty.statistical_tests import chi_squared_tail
 from .claim_tests import CONFIDENCE, open_because
 from .correction import LEVEL, Uncorrected
-from .observations import Observation, Observed
+from .run_predictions import Observation, Observed
 from .seed_statistics import Spread
 
 ERRORS = 3.0

@@ -20,9 +20,9 @@ from ...core.text import apart, percent
 from ...files.schema import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
 from ...uncertainty.statistical_tests import ranks as ranked
-from . import observations, seed_statistics
+from . import run_predictions, seed_statistics
 from .correction import Uncorrected, p_value
-from .observations import Observation, Observed
+from .run_predictions import Observation, Observed
 from .seed_statistics import Spread
 
 SLOWEST = -0.25
@@ -270,7 +270,9 @@ def _correlations(
     """Return correlations of both uncertainties with the disagreement of the seeds `kept`, and the partial one, means
     over seeds and silos; None if a seed has no silo in which all three are defined."""
     chosen = [runs[i] for i in kept]
-    real = {silo: _ranks(plug_in_mutual_information(observations.stacked(chosen, silo)).numpy()) for silo in chosen[0]}
+    real = {
+        silo: _ranks(plug_in_mutual_information(run_predictions.stacked(chosen, silo)).numpy()) for silo in chosen[0]
+    }
     by_seed: list[dict[str, float]] = []
     for seed in kept:
         silos = []
@@ -303,20 +305,20 @@ EPISTEMIC_NAME, LOGITS_NAME = "epistemic uncertainty", "the logits' variance"
 def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
     """Test the variance of logits like epistemic uncertainty, from one run per seed; empty without it. The tests are
     whether it ranks inputs differently from aleatoric uncertainty, and equally across seeds."""
-    if not observations.has(runs, observations.LOGITS):
+    if not run_predictions.has(runs, run_predictions.LOGITS):
         return ()
     in_its_place = [
         {
             silo: dataclasses.replace(
-                seen, uncertainty={**seen.uncertainty, "epistemic": seen.uncertainty[observations.LOGITS]}
+                seen, uncertainty={**seen.uncertainty, "epistemic": seen.uncertainty[run_predictions.LOGITS]}
             )
             for silo, seen in run.items()
         }
         for run in runs
     ]
     return (
-        _named(two_things(in_its_place), f"aleatoric and {observations.LOGITS}"),
-        _named(seeds_agree(in_its_place), f"seeds, {observations.LOGITS}"),
+        _named(two_things(in_its_place), f"aleatoric and {run_predictions.LOGITS}"),
+        _named(seeds_agree(in_its_place), f"seeds, {run_predictions.LOGITS}"),
     )
 
 

@@ -23,7 +23,7 @@ from ...runs.local_run import LocalRun
 from ...runs.progress import Progress
 from ...runs.spec_file import check_begun, check_same_data
 from ...training.fit import Training
-from .observations import Observation, Observed
+from .run_predictions import Observation, Observed
 
 
 def nested_order(y: Tensor, *parts: object) -> Tensor:

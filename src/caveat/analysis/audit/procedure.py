@@ -27,11 +27,11 @@ from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
 from . import claim_tests as promises
-from . import data_fractions, fused_copies
+from . import data_fractions, fusing_copied_opinions
 from .calibration import against_chance, calibration, judged
 from .claim_tests import about_logits, disagreement
 from .correction import corrected
-from .observations import KEPT, LOGITS, Observed, mean_over_silos
+from .run_predictions import KEPT, LOGITS, Observed, mean_over_silos
 
 ONCE = Evaluation(every=10**9)
 """No evaluation between rounds: an audit only uses the final model."""
@@ -155,9 +155,12 @@ def _examine(sweep: data_fractions.Sweep, progress: Progress) -> Audit:
         if share == 1:
             full.append(seen)
             summaries.append(read(run.folder / "summary.json", Summary))
-    why_not = fused_copies.no_opinions(full)
-    fusion = {} if why_not else fused_copies.fused_with_copies(full)
-    copies = [fused_copies.copies_are_no_evidence(name, why_not or fusion[name]) for name in fused_copies.RULES]
+    why_not = fusing_copied_opinions.no_opinions(full)
+    fusion = {} if why_not else fusing_copied_opinions.fused_with_copies(full)
+    copies = [
+        fusing_copied_opinions.copies_are_no_evidence(name, why_not or fusion[name])
+        for name in fusing_copied_opinions.RULES
+    ]
     accuracy = against_chance(full)
     found = judged(corrected([*_findings(rows, full, summaries), *copies]), accuracy)
     common = sweep.common()

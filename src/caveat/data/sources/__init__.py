@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...core import ConfigurationError, DataError, SiloId
 from ..raw_samples import DataSource, Pool
-from .arrays import DigitsSource, NpySource, NpzSource
+from .array_files import DigitsSource, NpySource, NpzSource
 from .base import Source, SourceSettings, locate
 from .hub import HubSource
 from .image_folders import ImageSource

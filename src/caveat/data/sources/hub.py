@@ -9,7 +9,7 @@ import numpy as np
 from ...core import ConfigurationError, DataError
 from ..checks import image_array
 from ..raw_samples import Array, DataSource
-from .arrays import pools_of
+from .array_files import pools_of
 from .base import Source, SourceSettings
 from .image_folders import resized
 

@@ -21,7 +21,7 @@ from ..checks import check_alike
 from ..groups import numbered
 from ..lazy_rows import LazyRows, PartRows, size_and_time
 from ..raw_samples import Array, DataSource, Index, Pool, ordered
-from ..tables.formats import variants
+from ..tables.cell_formats import variants
 from .base import Source, SourceSettings, the_one_of
 
 CHUNK = 1024

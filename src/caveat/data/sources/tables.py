@@ -19,13 +19,13 @@ from ..raw_samples import Array, DataSource, LabelArray, Pool, ordered, shown
 from ..side_by_side import check_spellings
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.allowed_values import FORBIDDEN
+from ..tables.cell_formats import PLAIN, number, one_spelling
 from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import Codes, encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheets, spaces
-from ..tables.formats import PLAIN, number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
 from ..tables.reading_settings import NUMERIC, CsvFormat, Reading, TableColumn
-from ..tables.unusual import named_like_id, repeats
+from ..tables.warnings import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 
 DAY = 86400.0

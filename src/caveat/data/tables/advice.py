@@ -12,8 +12,20 @@ from typing import Any
 import numpy as np
 
 from ..raw_samples import LONGEST, shown
+from .cell_formats import (
+    CODE,
+    DATE_FORMATS,
+    LIMIT,
+    MINUS,
+    NO_NUMBER,
+    SPACES,
+    TIMES,
+    CellFormat,
+    is_date,
+    number,
+    variants,
+)
 from .files import Sheet, first_place, missing
-from .formats import CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES, CellFormat, is_date, number, variants
 from .reading_settings import NUMERIC, Reading
 
 TELLING = 20

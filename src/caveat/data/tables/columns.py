@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..raw_samples import Array, ordered, shown
 from .advice import ENDLESS, LARGEST, MOST_ADVISED, assignment, column_refusal, look_like_names, spelling_refusal
+from .cell_formats import CODE, DATE_FORMATS, EXCEL, NO_NUMBER, TIMES, TRUTH, is_date, number, one_spelling, variants
 from .files import Sheet, first_place, missing
-from .formats import CODE, DATE_FORMATS, EXCEL, NO_NUMBER, TIMES, TRUTH, is_date, number, one_spelling, variants
 from .reading_settings import Reading, TableColumn
 
 AT_LEAST = 1 << 20

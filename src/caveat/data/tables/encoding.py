@@ -24,10 +24,10 @@ from ..lazy_rows import ArrayRows, row_parts
 from ..raw_samples import LONGEST, Array, ordered
 from .advice import ENDLESS, LARGEST
 from .allowed_values import Limit, allowed, usable
+from .cell_formats import NO_NUMBER, numeric, same_value
+from .drift_reference import NO_REFERENCE, Reference
 from .files import Sheet, missing
-from .formats import NO_NUMBER, numeric, same_value
 from .reading_settings import AS_USUAL, CsvFormat, TableColumn
-from .reference import NO_REFERENCE, Reference
 
 FORMAT = 2
 """Increased whenever the same files yield other numbers."""

@@ -18,7 +18,7 @@ from ...core import ConfigurationError, DataError, Refused
 from ...core.errors import message_of
 from ..lazy_rows import size_and_time
 from ..raw_samples import Array, shown
-from .formats import PLAIN, CellFormat, is_no_text, no_utf8, reader
+from .cell_formats import PLAIN, CellFormat, is_no_text, no_utf8, reader
 from .reading_settings import CsvFormat
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})

@@ -6,9 +6,9 @@ from difflib import get_close_matches
 from ...core import ConfigurationError, DataError, Refused
 from ..raw_samples import shown
 from .advice import MOST_ADVISED, assignment
+from .cell_formats import PLAIN, CellFormat, number, same_value
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import ChangedSheet, Sheet, missing
-from .formats import PLAIN, CellFormat, number, same_value
 from .reading_settings import CsvFormat
 
 OWN = "[data.rename_columns] of silo.toml or of a configuration"

@@ -12,12 +12,12 @@ import torch
 
 from ...core import ConfigurationError, DataError, SiloId, check_silo_name
 from ...core.silo import SPLITS, FederationInfo, SiloInfo
-from ...data.schemas import DataSchema, SharedSchema
+from ...data.shared_schema import DataSchema, SharedSchema
 from ...files import read, write_json, write_record
 from ...files.schema import SCHEMA, DataSchemaRecord, FederationFile, Member, as_json
 from ...runs.spec import spec_of
 from ..keys import NameKeys
-from ..terms import Terms
+from ..request_terms import Terms
 
 TIMES_ROWS = 10
 """Maximum multiple of the other silos' median that a silo may report without the operator's confirmation."""

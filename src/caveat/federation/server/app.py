@@ -28,7 +28,7 @@ from ...runs.spec import spec_of
 from ...wrappers.evaluation import TEST, Evaluated
 from ...wrappers.joining import Joining
 from ..keys import SILO_KEYS, NameKeys
-from ..terms import Terms
+from ..request_terms import Terms
 from .log import check_free, lock_of, logged
 from .membership import PAUSE, OpenMembership
 from .run import PATIENCE, FlowerRun, StartCommand, check_measurement, check_same, parts_of, serve

@@ -42,8 +42,8 @@ from ...wrappers.privacy import VARIANCE
 from ..keys import SILO_KEYS, NameKeys
 from ..project import STARTED
 from ..refusals import check_federation
+from ..request_terms import Terms, differing
 from ..silo.store import OwnBooks
-from ..terms import Terms, differing
 from .agreement import Confirmed, unlike_others
 from .log import lock_of
 from .membership import FixedMembership, OpenMembership

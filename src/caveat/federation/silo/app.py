@@ -29,7 +29,7 @@ from ...secure.messages import SecureRefused
 from ...secure.primitives import digest_of_payload
 from ..keys import Asked, signed
 from ..refusals import ToldRefusal, check_version
-from ..terms import Terms
+from ..request_terms import Terms
 from .frozen_splits import DataChanged
 from .member import SiloSide, check_order
 from .silo_file import BeyondLimits, read_silo_file

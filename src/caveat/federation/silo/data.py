@@ -17,14 +17,14 @@ from ...data import DataSettings, Preparation, Silos, augmented, splits_record
 from ...data.agreement import OwnSilos, own_silos, silos_of
 from ...data.groups import whole_groups
 from ...data.raw_samples import Pool
-from ...data.schemas import SharedSchema
+from ...data.shared_schema import SharedSchema
 from ...data.sources import read_silo
 from ...data.splits import HeldOut, Rearrange, Splits, again_held_out, contents, keyed
 from ...data.tables.dictionary import NOTHING
 from ...files import privately, record_of, write_record
 from ...files.schema import SCHEMA, DataFile, HeldOutFile, HeldOutRows
 from ..refusals import check_usable
-from ..terms import Terms
+from ..request_terms import Terms
 from .frozen_splits import FrozenData
 from .silo_file import SiloFile
 

@@ -36,7 +36,7 @@ from ...files import (
     write_record,
 )
 from ...files.schema import SCHEMA, DataFile, NoticedChange, SourceState
-from ...runs.preparation_file import as_record, without_references
+from ...runs.stored_preparation import as_record, without_references
 
 
 class SourceChange(NamedTuple):

@@ -21,7 +21,7 @@ from ...core.devices import find_device
 from ...data import Silos
 from ...data.agreement import own_schema, shared_schema
 from ...data.quantities import fitted, kind_of, summed
-from ...data.schemas import DataSchema
+from ...data.shared_schema import DataSchema
 from ...data.tables.dictionary import LabelCode, OwnColumn
 from ...data.tables.reading_settings import NUMERIC
 from ...engines.executor import Executor
@@ -31,15 +31,15 @@ from ...files import Ledger, held, read, refuse_link, refuse_links, to_bytes, wr
 from ...files.schema import SCHEMA, FileSum, ModelFile, SiloKeeps, SiloSource
 from ...runs.fingerprints import MODEL
 from ...runs.finished_run import Run
-from ...runs.preparation_file import PREPARATION, kept_preparation
 from ...runs.spec import spec_of
 from ...runs.spec_file import described
+from ...runs.stored_preparation import PREPARATION, kept_preparation
 from ...secure.messages import SecureRefused
 from ...wrappers.base import find
 from ...wrappers.evaluation import TEST
 from ...wrappers.privacy import Private
 from ..refusals import check_count, check_counts, check_grid, check_terms, told_by_rule
-from ..terms import Terms, differing
+from ..request_terms import Terms, differing
 from .data import SiloData, agreement
 from .secure import PEERS, SecureFolder, SignedName
 from .silo_file import SiloFile
@@ -63,7 +63,7 @@ class SiloSide:
     """Its private key, if it has one."""
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
-        """Return the description of its data for the agreement, see `data.schemas.DataSchema`."""
+        """Return the description of its data for the agreement, see `data.shared_schema.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         silo = self.file.silo
         with told_by_rule(self.file, terms):

@@ -27,14 +27,14 @@ from ...core.devices import find_device
 from ...core.text import plural
 from ...data import DataSettings
 from ...data.agreement import own_settings
-from ...data.schemas import reason
+from ...data.shared_schema import reason
 from ...data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ...engines.flower_messages import Order
 from ...files import close_to_others, read_ledger
 from ...runs.spec import spec_of
 from ...wrappers.evaluation import Evaluated
 from ...wrappers.privacy import DELTA, composed
-from ..terms import Terms
+from ..request_terms import Terms
 from .frozen_splits import CHANGES
 
 

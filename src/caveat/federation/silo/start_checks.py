@@ -16,13 +16,13 @@ from ...config import Config, EngineSettings, MethodSettings, Uncertainty
 from ...core import CaveatError, ConfigurationError, DataError, DataWarning
 from ...data import DataSettings, survey
 from ...data.tables.advice import TELLING
+from ...data.tables.cell_formats import number
 from ...data.tables.dictionary import DictionaryColumn
-from ...data.tables.formats import number
 from ...training.fit import Training
 from ...uncertainty.familiarity import least
 from ..keys import private_key_in
 from ..refusals import ToldRefusal
-from ..terms import Terms
+from ..request_terms import Terms
 from .member import SiloSide
 from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 

@@ -31,8 +31,8 @@ from ...files.schema import SCHEMA, DataFile, FileSum, KeptState, OwnState, Prep
 from ...runs.answering import AnsweringRun, KeptRun
 from ...runs.fingerprints import MODEL
 from ...runs.local_run import LocalRun
-from ...runs.preparation_file import PREPARATION, without_references
 from ...runs.spec import RunSpec
+from ...runs.stored_preparation import PREPARATION, without_references
 from ...wrappers.alarms import GROUP, INPUTS, distances_alone
 from ...wrappers.joining import Joining
 

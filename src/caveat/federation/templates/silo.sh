@@ -25,12 +25,12 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 # imports torch once, and starts and ends with the node.
 own=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/silo
 mkdir -p "$FLWR_HOME/bin"
-printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/daemon_client.py" "$FLWR_HOME" "$command" \
+printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/forward_message.py" "$FLWR_HOME" "$command" \
     >"$FLWR_HOME/bin/flwr-clientapp"
 chmod 700 "$FLWR_HOME/bin/flwr-clientapp"
 attend() {
     while kill -0 "$1" 2>/dev/null; do
-        python3 -P -m caveat.federation.silo.daemon "$FLWR_HOME" "$1" || true
+        python3 -P -m caveat.federation.silo.fork_server "$FLWR_HOME" "$1" || true
         sleep 5  # meanwhile messages take longer
     done
 }

@@ -4,7 +4,7 @@ several sources of uncertainty."""
 from typing import Any, ClassVar
 
 from .base import Figure, File, Record, Share, Size
-from .progress import FileSum
+from .training_files import FileSum
 
 
 class AlarmShares(Record):

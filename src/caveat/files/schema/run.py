@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from .base import Count, Figure, File, Finite, Record, Size
-from .progress import FileSum, KeptState, Sums
+from .training_files import FileSum, KeptState, Sums
 
 
 class GivenConfiguration(Record):

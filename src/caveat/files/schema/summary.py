@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from . import metric_records
+from . import summary_metrics
 from .base import Count, Figure, File, Record, Size
-from .progress import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 from .run import QuantityRecord
+from .training_files import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 
 
 class GuaranteeRecord(Record):
@@ -121,30 +121,30 @@ class SiloRecord(Record):
     class_counts: list[Size] | None = None
     pit: list[float] = []  # of a quantity or a time: inputs by predicted probability of a smaller value, in ten bins
     dropped: dict[str, Size] = {}  # examples removed from a split during the run, not counted above
-    test: metric_records.Metrics = metric_records.Metrics()
+    test: summary_metrics.Metrics = summary_metrics.Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
-    reliability: metric_records.Reliability | None = None
+    reliability: summary_metrics.Reliability | None = None
     decisions: dict[str, float] | None = None
-    models: dict[str, metric_records.Metrics] = {}
-    streams: dict[str, metric_records.SiloStream] = {}
-    codewords: metric_records.Codewords | None = None
+    models: dict[str, summary_metrics.Metrics] = {}
+    streams: dict[str, summary_metrics.SiloStream] = {}
+    codewords: summary_metrics.Codewords | None = None
     perplexity: Figure = None
     codeword_use: list[int] | None = None
     model: str = ""  # the architecture of its local model
     newcomer: bool = False  # took no part in training
     metrics: dict[str, Figure] = {}  # custom metrics, on the test split
-    classification: metric_records.ClassificationRecord | None = None
+    classification: summary_metrics.ClassificationRecord | None = None
     promise: GuaranteeRecord | None = None  # the guarantee for its decisions, if silos or domains have their own
 
 
-class SubgroupRecord(metric_records.Metrics):
+class SubgroupRecord(summary_metrics.Metrics):
     """The metrics of a subgroup's test inputs, of all silos together."""
 
     name: str
     examples: Count
 
 
-class DomainRecord(metric_records.Metrics):
+class DomainRecord(summary_metrics.Metrics):
     """The mean metrics of the silos of one domain."""
 
     domain: str
@@ -159,7 +159,7 @@ class Worst(Record):
 class Newcomers(Record):
     """The mean metrics of held-out silos."""
 
-    mean: metric_records.Metrics
+    mean: summary_metrics.Metrics
 
 
 class DeviceRecord(Record):
@@ -203,19 +203,19 @@ class Summary(File):
     silos: list[SiloRecord]
     absent: list[str] = []  # silos without test metrics
     domains: list[DomainRecord] = []
-    mean: metric_records.Metrics | None = None
+    mean: summary_metrics.Metrics | None = None
     worst: Worst | None = None
     secure: SecureRecord | None = None  # None if the server saw each silo's messages
-    metrics: dict[str, metric_records.OwnMetricRecord] = {}  # custom metrics
-    pooled: metric_records.Metrics = metric_records.Metrics()
+    metrics: dict[str, summary_metrics.OwnMetricRecord] = {}  # custom metrics
+    pooled: summary_metrics.Metrics = summary_metrics.Metrics()
     subgroups: list[SubgroupRecord] = []
-    risk_coverage: metric_records.Selective | None = None
-    classification: metric_records.ClassificationRecord | None = None  # of all silos' inputs together
-    models: dict[str, metric_records.ModelRecord] = {}
+    risk_coverage: summary_metrics.Selective | None = None
+    classification: summary_metrics.ClassificationRecord | None = None  # of all silos' inputs together
+    models: dict[str, summary_metrics.ModelRecord] = {}
     decisions: dict[str, float] | None = None
     quadrants: dict[str, int] = {}
-    streams: dict[str, metric_records.Stream] = {}
-    privacy: metric_records.PrivacyRecord | None = None
+    streams: dict[str, summary_metrics.Stream] = {}
+    privacy: summary_metrics.PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     sets: SetsRecord | None = None
     intervals: SetsRecord | None = None  # prediction intervals of a quantity
@@ -224,7 +224,7 @@ class Summary(File):
     temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln inverse temperatures
     class_bias: dict[str, float] = {}  # standard deviation of the silos' class biases
     milestones: list[dict[str, Figure]] = []
-    traffic: metric_records.Traffic | None = None
+    traffic: summary_metrics.Traffic | None = None
     seconds: dict[str, float] = {}
     device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
@@ -235,16 +235,16 @@ class Summary(File):
     files: Sums = {}
 
     @property
-    def tested(self) -> dict[str, metric_records.Stream]:
+    def tested(self) -> dict[str, summary_metrics.Stream]:
         """The outcome by stream of test inputs; only of the test split if the run has no others."""
-        models = {name: model for name, model in self.models.items() if name != metric_records.ORACLE}
+        models = {name: model for name, model in self.models.items() if name != summary_metrics.ORACLE}
         if self.streams or not models:
             return self.streams
-        oracle = self.models[metric_records.ORACLE].mean if metric_records.ORACLE in self.models else None
-        found = metric_records.Stream(
+        oracle = self.models[summary_metrics.ORACLE].mean if summary_metrics.ORACLE in self.models else None
+        found = summary_metrics.Stream(
             models=models, decisions=self.decisions or {}, quadrants=self.quadrants, oracle=oracle
         )
-        return {metric_records.INSIDE: found}
+        return {summary_metrics.INSIDE: found}
 
     @model_validator(mode="after")
     def _poolable_bins(self) -> Summary:

@@ -13,6 +13,7 @@ from ...uncertainty.statistical_tests import wilson
 from ..commands import code
 from ..diagrams import Dot
 from ..templates import Statement
+from .alarms import AN_ALARM, alarms_only
 from .classification import (
     ALONE,
     MANY,
@@ -28,12 +29,11 @@ from .classification import (
 )  # fmt: skip
 from .confidence import LEVEL, Confidence, silos_off
 from .decisions import local_only, not_foreign
-from .familiarity import AN_ALARM, alarms_only
 from .guarantee import exceeding, kept
 from .incidents import rate, varied
-from .repeats import by, longer, seconds, twice
-from .silo_rows import MOST_NAMED, alone_at, behind_alone, missed_at, no_use, worse_alone
-from .unanswered import unanswered
+from .nothing_answered import unanswered
+from .rerun_commands import by, longer, seconds, twice
+from .silo_baselines import MOST_NAMED, alone_at, behind_alone, missed_at, no_use, worse_alone
 
 _ENOUGH = 100
 """Minimum number of test inputs behind advice on the most certain ones."""

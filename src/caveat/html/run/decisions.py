@@ -13,7 +13,7 @@ from ...uncertainty.statistical_tests import wilson
 from .. import svg
 from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Statement, Table, column, table, words
-from .familiarity import AN_ALARM, promised
+from .alarms import AN_ALARM, promised
 from .guarantee import Shares, foreign, in_words, kept, shares_of
 from .silo_metrics import METRICS
 from .uncertainty import quadrants

@@ -24,7 +24,7 @@ from .classification import (
 )
 from .guarantee import kept, promise_clause
 from .rounds import last_accuracy, total_time
-from .silo_rows import MOST_NAMED, differences_to_alone, useless_alone, worse_alone
+from .silo_baselines import MOST_NAMED, differences_to_alone, useless_alone, worse_alone
 
 
 @dataclass(frozen=True)

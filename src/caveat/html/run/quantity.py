@@ -30,9 +30,9 @@ from .quantity_silos import (
     uneven,
     verdict_table,
 )  # fmt: skip
-from .repeats import twice
+from .rerun_commands import twice
 from .rounds import cost_table, curves, overtrained
-from .silo_rows import MOST_NAMED
+from .silo_baselines import MOST_NAMED
 
 SHOWN = 12
 """Maximum number of silos with a picture."""

@@ -15,12 +15,12 @@ from ...files.schema import Metrics
 from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named
 from ..svg import Chart, Point, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
+from .alarms import alarms_only
 from .classification import MOST_ROWS, Judged, Ranged, judged, judged_together, too_few, without_gain
 from .confidence import silos_off
-from .familiarity import alarms_only
 from .guarantee import exceeding, kept_by, wrong_among
+from .silo_baselines import SiloRow, differences_to_alone, points, rows_of, worse_alone
 from .silo_metrics import METRICS, metric_table
-from .silo_rows import SiloRow, differences_to_alone, points, rows_of, worse_alone
 
 WORST = 10
 """Number of silos in the open table."""

@@ -19,12 +19,12 @@ from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Axes, Chart, Line, draw, inner_ticks, key, line, plot, text, ticks, written
 from ..templates import Statement, worst_first
 from .advice import advice, not_learned
+from .alarms import familiarity
 from .classification import baseline, one_class
 from .confidence import LEVEL, MATERIAL, Confidence, confidence
 from .decisions import OWN, TOLERATED, Single, better_alone
-from .familiarity import familiarity
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
-from .repeats import mended
+from .rerun_commands import mended
 from .uncertainty import KNOWN_TO
 
 

@@ -18,7 +18,7 @@ from ...core import Data, Method, Round, Silo, SiloId
 from ...data.silo_collection import Population
 from ...data.splits import NAMES
 from ...engines.executor import Executor
-from ...engines.placement import one_thread
+from ...engines.silos_on_device import one_thread
 from ...files import SiloStore
 from ...files.schema import Features, Gallery
 from ...training.fit import Training

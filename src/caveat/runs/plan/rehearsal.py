@@ -20,8 +20,8 @@ from ...core import Replies, Round, SiloId
 from ...core.aggregation import size
 from ...core.devices import brought
 from ...engines.batched_executor import ChunkOrder
-from ...engines.placement import one_thread
 from ...engines.rounds import FinishedRound, owned
+from ...engines.silos_on_device import one_thread
 from ...engines.vectorization import Mode, Vectorization
 from ...files import ServerStore, hashes
 from ...files.schema import RunState

@@ -3,7 +3,7 @@
 It runs as a script and needs only Python's standard library, because every message starts it again. Without a daemon
 that can take the message, this process becomes Flower's own command, which does the same but takes seconds longer.
 
-    python -IS daemon_client.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's
+    python -IS forward_message.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's
 """
 
 import contextlib

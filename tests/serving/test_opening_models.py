@@ -12,7 +12,7 @@ from table_runs import table
 import caveat as library
 from caveat import Run, export_model
 from caveat.core import ConfigurationError, RunError
-from caveat.serving.deployment import Deployment
+from caveat.serving.opening_models import Deployment
 from caveat.serving.served_model import OnnxModel, ServedModel, open_model
 
 pytestmark = [

@@ -11,7 +11,7 @@ from ...files.schema import Finding
 from ...uncertainty import opinions
 from .claim_tests import decide, open_because
 from .correction import Uncorrected, p_value
-from .observations import Observation, Observed, has
+from .run_predictions import Observation, Observed, has
 from .seed_statistics import Spread, mean_of_known
 
 Rule = Callable[[Tensor, Tensor], Tensor]

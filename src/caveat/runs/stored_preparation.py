@@ -30,14 +30,14 @@ from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
 from ..data.preprocessing import SequenceFormat
+from ..data.series_standardization import Scaling
 from ..data.silo_collection import SiloNames
 from ..data.sources.image_folders import ImageFormat
-from ..data.standardization import Scaling
 from ..data.subgroups import Subgroups
 from ..data.tables.dictionary import NOTHING, Declared
+from ..data.tables.drift_reference import NO_REFERENCE, ColumnReference, Reference
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.reading_settings import CsvFormat, TableColumn
-from ..data.tables.reference import NO_REFERENCE, ColumnReference, Reference
 from ..files import read, schema, write_record
 
 

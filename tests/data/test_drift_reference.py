@@ -12,9 +12,9 @@ import pytest
 import caveat
 from caveat.core import DataWarning, UnlikeColumn
 from caveat.data.raw_samples import Array
+from caveat.data.tables.drift_reference import MOST_ROWS, reference_of
 from caveat.data.tables.reading_settings import TableColumn
-from caveat.data.tables.reference import MOST_ROWS, reference_of
-from caveat.runs.preparation_file import as_record, from_record, without_references
+from caveat.runs.stored_preparation import as_record, from_record, without_references
 
 TABLE = (
     *(TableColumn(name, None) for name in ("age", "chol", "st", "sex", "ca", "late")),

@@ -9,8 +9,8 @@ from .classification import too_few
 from .guarantee import kept
 from .incidents import varied
 from .more_answers import tested_level
-from .repeats import by, seconds, twice
-from .silo_rows import MOST_NAMED
+from .rerun_commands import by, seconds, twice
+from .silo_baselines import MOST_NAMED
 
 
 def unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from caveat.federation.silo import daemon_client
+from caveat.federation.silo import forward_message
 
 RESIDENT = """
 import os, sys, time
 sys.path.insert(0, {modules!r})
 import imported_once
-from caveat.federation.silo import daemon as resident
+from caveat.federation.silo import fork_server as resident
 
 def command():
     imported_once.messages += 1
@@ -66,7 +66,7 @@ class Silo:
     def started(self) -> subprocess.Popen[bytes]:
         """One that takes messages."""
         process = self.start()
-        self.wait_for(self.folder / daemon_client.SOCKET)
+        self.wait_for(self.folder / forward_message.SOCKET)
         return process
 
     def wait_for(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class Silo:
 
     def message(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """What Flower starts for a message."""
-        line = [sys.executable, "-IS", daemon_client.__file__, str(self.folder), str(self.command), *arguments]
+        line = [sys.executable, "-IS", forward_message.__file__, str(self.folder), str(self.command), *arguments]
         return subprocess.Popen(
             line, cwd=self.modules, env=os.environ | variables, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -116,7 +116,7 @@ def test_every_message_gets_a_process_of_its_own_that_knows_nothing_of_the_other
 def test_only_its_user_reaches_it_and_there_is_one(silo: Silo) -> None:
     silo.started()
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in silo.folder.iterdir()} == {
-        daemon_client.SOCKET: 0o600, daemon_client.LOCK: 0o600,
+        forward_message.SOCKET: 0o600, forward_message.LOCK: 0o600,
     }  # fmt: skip
     assert silo.start().wait(30) == 0, "a second one that does not end"
     assert silo.carried_out("0")[0] == 0
@@ -133,7 +133,7 @@ def test_without_one_flower_s_own_command_carries_the_message_out(silo: Silo) ->
     assert (ended, said) == (7, "command 0 x")
     assert "there is none (Connection refused)" in err
     silo.start(seconds=0.5)
-    silo.wait_for(silo.folder / daemon_client.LOCK)
+    silo.wait_for(silo.folder / forward_message.LOCK)
     until = time.monotonic() + 90
     while silo.carried_out("0", "x")[0]:  # once it holds its lock, it is waited for
         assert time.monotonic() < until, "nobody takes a message"
@@ -142,27 +142,27 @@ def test_without_one_flower_s_own_command_carries_the_message_out(silo: Silo) ->
 def test_one_that_is_starting_is_waited_for(silo: Silo) -> None:
     silo.start(seconds=1.0)
     until = time.monotonic() + 90
-    while not (silo.folder / daemon_client.LOCK).exists() or not _starting(silo.folder):
+    while not (silo.folder / forward_message.LOCK).exists() or not _starting(silo.folder):
         assert time.monotonic() < until
     assert silo.carried_out("0")[0::2] == (0, "")
 
 
 def _starting(folder: Path) -> bool:
-    with daemon_client.inside(str(folder)):
-        return daemon_client.is_starting()
+    with forward_message.inside(str(folder)):
+        return forward_message.is_starting()
 
 
 def test_one_that_hangs_is_ended_and_the_message_is_not_carried_out_twice(
     silo: Silo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon_client, "PATIENCE", 0.2)
+    monkeypatch.setattr(forward_message, "PATIENCE", 0.2)
     resident = silo.started()
     resident.send_signal(signal.SIGSTOP)
     with (
-        daemon_client.connected(str(silo.folder)) as connection,
-        pytest.raises(daemon_client.NotTaken, match="did not answer for 0 s, and was killed"),
+        forward_message.connected(str(silo.folder)) as connection,
+        pytest.raises(forward_message.NotTaken, match="did not answer for 0 s, and was killed"),
     ):
-        daemon_client.hand_over(connection, ["0"])
+        forward_message.hand_over(connection, ["0"])
     assert resident.wait(10) == -signal.SIGKILL
 
 
@@ -205,8 +205,8 @@ def test_a_message_whose_process_is_killed_ends_badly_and_the_next_one_does_not(
 def test_whoever_talks_nonsense_is_left_and_others_are_answered(silo: Silo) -> None:
     silo.started()
     for said in (b"", b"\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\2[]", b"GET / HTTP/1.1\r\n\r\n"):
-        with daemon_client.inside(str(silo.folder)), socket.socket(socket.AF_UNIX) as stranger:
-            stranger.connect(daemon_client.SOCKET)
+        with forward_message.inside(str(silo.folder)), socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(forward_message.SOCKET)
             socket.send_fds(stranger, [said], [0] if said else [])
     assert silo.carried_out("0")[0] == 0
 
@@ -217,10 +217,10 @@ def test_nothing_is_carried_out_for_somebody_who_is_gone(silo: Silo) -> None:
     resident.send_signal(signal.SIGSTOP)
     with marked.open("w") as out:
         for _ in range(5):
-            with daemon_client.connected(str(silo.folder)) as connection:
+            with forward_message.connected(str(silo.folder)) as connection:
                 said = json.dumps(request).encode()
                 files = [out.fileno()] * 3
-                socket.send_fds(connection, [daemon_client.LENGTH.pack(len(said)) + said], files)
+                socket.send_fds(connection, [forward_message.LENGTH.pack(len(said)) + said], files)
     resident.send_signal(signal.SIGCONT)
     assert silo.carried_out("0")[0] == 0
     until = time.monotonic() + 90
@@ -231,7 +231,7 @@ def test_nothing_is_carried_out_for_somebody_who_is_gone(silo: Silo) -> None:
 
 def test_the_door_starts_without_anything_that_takes_long() -> None:
     """Every message starts it: what it imports is all of what a message waits for before the resident process."""
-    code = f"import sys; sys.argv = ['', '/nowhere', '/bin/true']; exec(open({daemon_client.__file__!r}).read())"
+    code = f"import sys; sys.argv = ['', '/nowhere', '/bin/true']; exec(open({forward_message.__file__!r}).read())"
     shown = f"{sys.executable} -IS -X importtime -c {shlex.quote(code)}"
     said = subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stderr
     names = {line.rpartition("|")[2].strip() for line in said.splitlines() if line.startswith("import time:")}

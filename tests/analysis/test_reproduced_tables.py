@@ -9,9 +9,9 @@ import pytest
 from commands import caveat, one_error
 
 from caveat import METHODS
-from caveat.analysis import paper_tables
+from caveat.analysis import reproduced_tables
 from caveat.analysis.compare.runner import compare, opened, write
-from caveat.analysis.paper_tables import Scale
+from caveat.analysis.reproduced_tables import Scale
 from caveat.core import ConfigurationError
 from caveat.files import read_comparison
 from caveat.runs.progress import Silent
@@ -63,49 +63,49 @@ tuning = [0.002, 0.02]
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "tiny.toml").write_text(TINY)
-    monkeypatch.setattr(paper_tables, "FOLDER", tmp_path / "tables")
+    monkeypatch.setattr(reproduced_tables, "FOLDER", tmp_path / "tables")
     return "tiny"
 
 
 def test_some_rows_of_a_table_keep_the_contrasts_between_them() -> None:
-    whole = paper_tables.named("uefl-growth")
-    some = paper_tables.with_rows(whole, 'Extended, "Static, 96 codewords"')
+    whole = reproduced_tables.named("uefl-growth")
+    some = reproduced_tables.with_rows(whole, 'Extended, "Static, 96 codewords"')
     assert [row.name for row in some.rows] == ["Extended", "Static, 96 codewords"]
     assert [(each.a, each.b) for each in some.contrasts] == [("Extended", "Static, 96 codewords")]
     for scale in Scale:
-        grid = paper_tables.grid(some, scale, paper_tables.seeds_of(some, None))
+        grid = reproduced_tables.grid(some, scale, reproduced_tables.seeds_of(some, None))
         grid.check()
         assert grid.seeds == whole.seeds
-    assert paper_tables.runs_of(some, None) < paper_tables.runs_of(whole, None)
+    assert reproduced_tables.runs_of(some, None) < reproduced_tables.runs_of(whole, None)
 
 
 def test_a_claim_whose_contrast_is_left_out_is_told_as_not_tested() -> None:
-    whole = paper_tables.named("fmlu-weights")
-    some = paper_tables.with_rows(whole, whole.contrasts[0].a)
+    whole = reproduced_tables.named("fmlu-weights")
+    some = reproduced_tables.with_rows(whole, whole.contrasts[0].a)
     assert not some.contrasts
     assert all(claim.not_tested for claim in some.claims)
 
 
 def test_a_row_whose_name_has_a_comma_needs_no_quotes_if_it_is_alone() -> None:
-    some = paper_tables.with_rows(paper_tables.named("uefl-growth"), "Static, 96 codewords")
+    some = reproduced_tables.with_rows(reproduced_tables.named("uefl-growth"), "Static, 96 codewords")
     assert [row.name for row in some.rows] == ["Static, 96 codewords"]
     with pytest.raises(ConfigurationError, match='"Static, 96 codewords"'):
-        paper_tables.with_rows(paper_tables.named("uefl-growth"), "Static, 97 codewords")
+        reproduced_tables.with_rows(reproduced_tables.named("uefl-growth"), "Static, 97 codewords")
 
 
 @pytest.mark.parametrize("names", ["", "Extended,Extendet"])
 def test_an_unknown_row_is_refused_by_name(names: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--rows: uefl-growth has no row '{names.partition(',')[2]}'"):
-        paper_tables.with_rows(paper_tables.named("uefl-growth"), names)
+        reproduced_tables.with_rows(reproduced_tables.named("uefl-growth"), names)
 
 
-@pytest.mark.parametrize("name", paper_tables.tables())
+@pytest.mark.parametrize("name", reproduced_tables.tables())
 @pytest.mark.parametrize(
     "scale", [pytest.param(each, marks=() if each is Scale.cpu else pytest.mark.long) for each in Scale]
 )
 def test_every_table_can_be_asked_for_at_every_scale(name: str, scale: Scale) -> None:
-    found = paper_tables.named(name)
-    grid = paper_tables.grid(found, scale, paper_tables.seeds_of(found, None))
+    found = reproduced_tables.named(name)
+    grid = reproduced_tables.grid(found, scale, reproduced_tables.seeds_of(found, None))
     grid.check()
     assert scale in found.minutes
     assert found.differs
@@ -114,9 +114,9 @@ def test_every_table_can_be_asked_for_at_every_scale(name: str, scale: Scale) ->
     assert any(row.figures for row in found.rows) or not found.claims
 
 
-@pytest.mark.parametrize("name", paper_tables.tables())
+@pytest.mark.parametrize("name", reproduced_tables.tables())
 def test_every_row_of_a_table_is_tuned_alike_over_three_values_at_least(name: str) -> None:
-    grid = paper_tables.grid(paper_tables.named(name), Scale.cpu, (0,))
+    grid = reproduced_tables.grid(reproduced_tables.named(name), Scale.cpu, (0,))
     assert {len(grid.values(row)) for row in grid.rows} == {len(grid.values(grid.rows[0]))}
     # The best of two is the first or the last: a third is tried wherever values may be extended.
     extended = grid.tuning is not None and grid.tuning.extensions > 0
@@ -126,29 +126,29 @@ def test_every_row_of_a_table_is_tuned_alike_over_three_values_at_least(name: st
 
 def test_tables_answer_as_the_papers_of_their_methods_do() -> None:
     """Ditto and APFL blend their two models by default; in their papers the local model answers."""
-    rows = [row.sets for name in paper_tables.tables() for row in paper_tables.named(name).rows]
+    rows = [row.sets for name in reproduced_tables.tables() for row in reproduced_tables.named(name).rows]
     blending = [each for each in rows if METHODS[str(each.get("method.name", "fedavg"))].policy == "blend"]
     assert {each["uncertainty.policy"] for each in blending} == {"always"}
 
 
 def test_a_claim_says_why_it_is_not_tested_or_has_a_contrast(tiny: str) -> None:
-    grid = paper_tables.grid(paper_tables.named(tiny), Scale.cpu, (0,))
+    grid = reproduced_tables.grid(reproduced_tables.named(tiny), Scale.cpu, (0,))
     assert grid.published is not None
     assert grid.published.claims == ("fedavg > alone (not tested: one seed)",)
     contrast = '[[contrasts]]\nclaim = "fedavg > alone"\na = "FedAvg"\nb = "alone"\ncolumn = "even"\n'
     for text in (TINY.replace(', not_tested = "one seed"', ""), TINY + contrast):
-        (paper_tables.FOLDER / "tiny.toml").write_text(text)
+        (reproduced_tables.FOLDER / "tiny.toml").write_text(text)
         with pytest.raises(
             ValueError, match="claim 'fedavg > alone': expected a contrast that tests it, or else not_tested"
         ):
-            paper_tables.named(tiny)
-    (paper_tables.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
-    assert paper_tables.named(tiny).claims[0].told == "fedavg > alone"
+            reproduced_tables.named(tiny)
+    (reproduced_tables.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
+    assert reproduced_tables.named(tiny).claims[0].told == "fedavg > alone"
 
 
 def test_a_table_has_theirs_and_ours_side_by_side(tiny: str, tmp_path: Path) -> None:
-    found = paper_tables.named(tiny)
-    compare(paper_tables.grid(found, Scale.cpu, (0,)), tmp_path / "out", 2, Silent())
+    found = reproduced_tables.named(tiny)
+    compare(reproduced_tables.grid(found, Scale.cpu, (0,)), tmp_path / "out", 2, Silent())
     record = json.loads((tmp_path / "out" / "comparison.json").read_text())
     (beside,) = record["paper"]["figures"]
     ours = next(row["mean"] for row in record["tables"][0]["rows"] if row["row"] == "FedAvg")
@@ -185,15 +185,15 @@ pooled = true
 """
 
 
-def deciding(tiny: str, monkeypatch: pytest.MonkeyPatch) -> paper_tables.PaperTable:
+def deciding(tiny: str, monkeypatch: pytest.MonkeyPatch) -> reproduced_tables.PaperTable:
     """The tiny table with contrasts, tuned on a seed that is none of its own."""
     text = TINY.replace("values = [0.001, 0.01]", "values = [0.001, 0.01]\non = [9]\nextensions = 1")
     head, rest = text.split("[tuning]", 1)
     said, parts = CONTRASTS.split("[[contrasts]]", 1)
     then = "[rows.then]\nkey = 'training.weight_decay'\n"
-    (paper_tables.FOLDER / "tiny.toml").write_text(f"{head}{said}[tuning]{rest}\n{then}"
+    (reproduced_tables.FOLDER / "tiny.toml").write_text(f"{head}{said}[tuning]{rest}\n{then}"
                                             f"values = [0.0, 0.5]\n[[contrasts]]{parts}")  # fmt: skip
-    return paper_tables.named(tiny)
+    return reproduced_tables.named(tiny)
 
 
 @pytest.mark.long
@@ -201,10 +201,10 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = deciding(tiny, monkeypatch)
-    assert paper_tables.seeds_of(found, None) == (5, 6, 7)
+    assert reproduced_tables.seeds_of(found, None) == (5, 6, 7)
     with pytest.raises(ConfigurationError, match="--seeds 4: tiny tests contrasts with 3 fixed seeds"):
-        paper_tables.seeds_of(found, 4)
-    grid = paper_tables.grid(found, Scale.cpu, (5, 6, 7))
+        reproduced_tables.seeds_of(found, 4)
+    grid = reproduced_tables.grid(found, Scale.cpu, (5, 6, 7))
     compare(grid, tmp_path / "out", 2, Silent())
     record = read_comparison(tmp_path / "out")
     one, other = record.contrasts
@@ -233,20 +233,20 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
 def test_a_contrast_by_input_and_by_share_of_known_inputs_is_refused() -> None:
     """One of both would have no effect."""
     with pytest.raises(ValueError, match="pooled and known exclude each other"):
-        paper_tables.TableContrast(claim="a > b", a="a", b="b", pooled=True, known=0.5)
+        reproduced_tables.TableContrast(claim="a > b", a="a", b="b", pooled=True, known=0.5)
 
 
 def test_figures_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper_tables, "FOLDER", tmp_path)
+    monkeypatch.setattr(reproduced_tables, "FOLDER", tmp_path)
     for wrong in (TINY.replace("even = {acc", "odd = {acc"), TINY.replace("even = {accuracy", "even = {speed")):
         (tmp_path / "wrong.toml").write_text(wrong)
         with pytest.raises(ValueError, match="row FedAvg: figures"):
-            paper_tables.named("wrong")
+            reproduced_tables.named("wrong")
 
 
 def test_the_list_says_what_each_table_takes() -> None:
     shown = caveat("reproduce", "--list").stdout
-    for name in paper_tables.tables():
+    for name in reproduced_tables.tables():
         assert name in shown
 
 
@@ -260,4 +260,4 @@ def test_unknown_tables_and_missing_data_are_told_before_anything_is_written(
     assert "mnist.npz" in one_error(caveat("reproduce", "uefl-main", "--out", "new"), 3)
     assert not (tmp_path / "new").exists()
     with pytest.raises(ConfigurationError):
-        paper_tables.named("nope")
+        reproduced_tables.named("nope")

@@ -1,11 +1,11 @@
-"""The daemon of a silo: a process that imports caveat and torch once, and forks for each message.
+"""The fork server of a silo: a daemon that imports caveat and torch once, and forks for each message.
 
 Flower starts a process for every message, which spends most of its time on importing torch. At a silo started by
-`silo.sh`, that process is `daemon_client.py`: it sends its arguments, folder, environment and open files to the daemon
-over a socket. The daemon forks; the child runs Flower's own command and exits. Only imported modules persist between
-messages: no data, models or states, and no code that is part of a run.
+`silo.sh`, that process is `forward_message.py`: it sends its arguments, folder, environment and open files to the
+daemon over a socket. The daemon forks; the child runs Flower's own command and exits. Only imported modules persist
+between messages: no data, models or states, and no code that is part of a run.
 
-    python -P -m caveat.federation.silo.daemon FOLDER NODE     FOLDER is the silo's, NODE is a process ID
+    python -P -m caveat.federation.silo.fork_server FOLDER NODE     FOLDER is the silo's, NODE is a process ID
 
 The daemon exits when its node has exited, and when an imported file has changed; `silo.sh` then starts another one.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...engines.allocator import use_huge_pages
-from .daemon_client import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
+from .forward_message import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
 
 COMMAND = "flwr-clientapp"
 """Flower's command for one message."""

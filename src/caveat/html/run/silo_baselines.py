@@ -12,8 +12,8 @@ from ...files import RunFolder, natural
 from ...files.schema import SiloRecord
 from ...uncertainty.statistical_tests import score_interval, wilson
 from ..diagrams import Dot
+from .alarms import ALARM_MARKS
 from .classification import ALONE, Judged, gap_to, judged, judged_together, majority, one_class, too_few
-from .familiarity import ALARM_MARKS
 
 
 @dataclass(frozen=True)

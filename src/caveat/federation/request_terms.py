@@ -15,7 +15,7 @@ from .._version import __version__
 from ..config import Config
 from ..core import DataError, SiloId
 from ..core.errors import cut
-from ..data.schemas import SharedSchema
+from ..data.shared_schema import SharedSchema
 from ..nn.model_checks import Said
 from ..runs.spec_file import WAITS, deciding, described_config, differences
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, Field
 
 from .base import SCHEMA, Figure, File, Record, Size
-from .metric_records import Codewords, Metrics, RoundTraffic
+from .summary_metrics import Codewords, Metrics, RoundTraffic
 
 NO_PART = "did not take part in training"
 """Why a silo that joined after training, or missed all of it, is excluded from later rounds."""
