@@ -114,7 +114,7 @@ FAULTS = (
             "        subgroup = None if subgroup is None else brought(subgroup, y.device)\n"
             '        probs = mean_probs(asked(self.base, down, state, context, "validation"))\n'
         ),
-        "test_calibration_sets wrappers uncertainty",
+        "test_prediction_sets wrappers uncertainty",
     ),
     Fault(
         "conformal quantile is one score too low",
@@ -126,7 +126,7 @@ FAULTS = (
         "temperature inverted",
         "logits = inverse_temperature * self.probs.double().log()",
         "logits = self.probs.double().log() / inverse_temperature",
-        "test_measures test_calibration_temperature uncertainty core wrappers",
+        "test_measures test_temperature_scaling uncertainty core wrappers",
     ),
     Fault(
         "log-evidence ranks inputs the wrong way round",

@@ -73,6 +73,6 @@ from .trackers import MLflow as MLflow
 from .trackers import TensorBoard as TensorBoard
 from .trackers import WandB as WandB
 from .training.fit import Training as Training
-from .wrappers.aggregation import ServerOptimizer as ServerOptimizer
 from .wrappers.privacy import Privacy as Privacy
+from .wrappers.server_optimizers import ServerOptimizer as ServerOptimizer
 from .wrappers.uncertainty_settings import Uncertainty as Uncertainty

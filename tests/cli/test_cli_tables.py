@@ -19,7 +19,7 @@ from PIL import Image
 from typer.testing import Result
 
 from caveat.api import load
-from caveat.cli.output import has_images, mostly_missing, of_own, prediction_rows, right_at
+from caveat.cli.prediction_output import has_images, mostly_missing, of_own, prediction_rows, right_at
 from caveat.config import read_dictionary
 from caveat.core import Prediction, ResultWarning
 from caveat.core.text import percent
@@ -288,7 +288,7 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
 
 
 def test_a_file_named_after_a_silo_has_the_test_result_of_that_silo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caveat.cli.output.right_at", lambda summary, silo: f" at {silo}")
+    monkeypatch.setattr("caveat.cli.prediction_output.right_at", lambda summary, silo: f" at {silo}")
     data = SimpleNamespace(source="csv:b c.csv,a.csv")
     run: Any = SimpleNamespace(
         experiment=SimpleNamespace(spec=SimpleNamespace(data=data)), preparation=SimpleNamespace(names=["VA", "b c"])

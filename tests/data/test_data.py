@@ -17,8 +17,8 @@ from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, DataError, DataWarning, Silo
 from caveat.data.partitions import deal, mislabeled, partition
 from caveat.data.settings import DataSettings, Partition, Shift, Split
+from caveat.data.shifts import rotate
 from caveat.data.splits import NAMES, development_splits, draw_parts, reserve_test
-from caveat.data.transforms import rotate
 
 
 def positions(silo: Silo) -> list[int]:

@@ -113,7 +113,7 @@ def test_resizing_comes_before_shift(tmp_path: Path) -> None:
     source = three_domains(tmp_path)
     silos = data.load(DataSettings(source=source, size=7, shift=Shift(angles=(0, 0, 90))), 0)
     raw = data.npz(tmp_path / "wide.npz").x[silos[2].indices["test"].numpy()]
-    expected = data.transforms.rotate(data.recolored(data.resized(raw, 7), 3), 90)
+    expected = data.shifts.rotate(data.recolored(data.resized(raw, 7), 3), 90)
     assert np.array_equal(silos.to_image(silos[2].test.x), expected)
 
 

@@ -111,7 +111,7 @@ def test_a_run_that_goes_on_comes_to_what_the_cpu_comes_to(way: str, tmp_path: P
 
 @pytest.mark.parametrize("change", ["flip", "crop", "rotate", "erase", "brightness"])
 def test_inputs_are_changed_alike_everywhere(change: Any) -> None:
-    from caveat.data.transforms import CHANGES
+    from caveat.data.augmentation import CHANGES
 
     x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     found = []

@@ -31,10 +31,10 @@ from caveat.core import (
 )
 from caveat.methods import FedAvg, FedBABU
 from caveat.wrappers.base import Wrapper
-from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.evaluation import TEST, VALIDATION, Evaluated
 from caveat.wrappers.privacy import Private
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 SOURCE = Path(caveat.__file__).parent
 EVERY = METHODS + WRAPPED

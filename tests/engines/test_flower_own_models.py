@@ -15,7 +15,7 @@ from sampled import different
 from caveat.core import Method
 from caveat.testing.federation import newest_state
 from caveat.wrappers.alarms import Familiar
-from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.error_guarantee_policy import Guaranteed
 
 FIRST = {type(method): method for method in reversed(METHODS)}
 EVERY = sorted(FIRST.values(), key=lambda method: method.name)

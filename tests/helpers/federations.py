@@ -50,13 +50,14 @@ from caveat.testing.federation import small_silo as silo
 from caveat.testing.federation import small_silos as silos
 from caveat.training.fit import Training
 from caveat.wrappers.alarms import Familiar
-from caveat.wrappers.calibration import ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.ensembles import Ensemble, Snapshots
-from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.error_guarantee_policy import Guaranteed
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.pooled_alarms import PooledAlarms
+from caveat.wrappers.prediction_sets import Conformal, LabelShifted
 from caveat.wrappers.privacy import Private
+from caveat.wrappers.temperature_scaling import ClassBiased, TemperatureScaled
 
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 ADAM = Training(batch_size=16, lr=0.01)

@@ -32,7 +32,7 @@ from caveat.html.comparison.tables import main_table, metric_table, place_table,
 from caveat.html.comparison.verdict import _elsewhere, state, verdict, winner
 from caveat.html.comparison.wording import bracketed, contrast_verdict, figure, header, ranked, signed
 from caveat.html.svg import limits
-from caveat.terminal.results import comparison_table, conclusion
+from caveat.terminal.comparisons import comparison_table, conclusion
 from caveat.uncertainty.statistical_tests import half_width, seeds_needed
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

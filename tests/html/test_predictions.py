@@ -12,7 +12,7 @@ import torch
 from html_page import Page
 from markupsafe import Markup
 
-from caveat.cli.output import warnings_at
+from caveat.cli.prediction_output import warnings_at
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
 from caveat.core.quantity import restored
 from caveat.core.text import percent

@@ -14,9 +14,9 @@ from scipy.stats import ttest_1samp
 
 from caveat.core import DataError
 from caveat.files import RunFolder, read_run
+from caveat.html.run.feature_plots import scatter
 from caveat.html.run.overview import overview
 from caveat.html.run.page import again, render, write_report
-from caveat.html.run.uncertainty import scatter
 
 
 @pytest.fixture(scope="module")

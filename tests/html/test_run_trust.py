@@ -16,7 +16,7 @@ from html_page import Page
 from markupsafe import Markup
 from scipy.stats import betabinom, ttest_1samp
 
-from caveat.cli.output import known_errors
+from caveat.cli.prediction_output import known_errors
 from caveat.data.settings import Split
 from caveat.files import read_run
 from caveat.files.schema import Metrics, RoundRow, SiloRecord

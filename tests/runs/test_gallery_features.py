@@ -19,7 +19,8 @@ from caveat.config import load
 from caveat.core import Data, Decision, Method, Prediction, Silo, Tensors
 from caveat.data.silo_collection import Silos
 from caveat.metrics import measure
-from caveat.runs.gallery import INPUTS, features
+from caveat.runs.feature_projection import features
+from caveat.runs.gallery import INPUTS
 from caveat.runs.start import start
 from caveat.runs.summary import entropy_error
 

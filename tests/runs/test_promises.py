@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import caveat
-from caveat.cli.output import prediction_rows
+from caveat.cli.prediction_output import prediction_rows
 from caveat.data.silo_collection import Silos
 from caveat.html.run.page import write_report
 

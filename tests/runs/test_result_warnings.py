@@ -16,7 +16,7 @@ from own_runs import run, three_silos
 from torch import Tensor, nn
 
 import caveat
-from caveat.cli.output import prediction_rows
+from caveat.cli.prediction_output import prediction_rows
 from caveat.core import Prediction, ResultWarning
 from caveat.html.run.page import write_report
 

@@ -16,15 +16,15 @@ import torch
 from fake_run import write_json
 
 import caveat
-from caveat.cli.output import prediction_rows
+from caveat.cli.prediction_output import prediction_rows
 from caveat.config import load
 from caveat.core.errors import DataWarning
 from caveat.data.subgroups import Subgroups
 from caveat.export.chai_card import chai_text
 from caveat.export.silo_model_card import card_text, contents
 from caveat.files import read_run
-from caveat.html.run.guarantee import CAPTION, REPORTED, subgroup_table
 from caveat.html.run.page import write_report
+from caveat.html.run.subgroups import CAPTION, REPORTED, subgroup_table
 from caveat.runs.joining import own_silos_of
 from caveat.runs.start import start
 from caveat.terminal.results import subgroups

@@ -24,7 +24,7 @@ from table_runs import DICTIONARY, table
 
 import caveat
 from caveat import Run, export_model
-from caveat.cli.output import prediction_rows
+from caveat.cli.prediction_output import prediction_rows
 from caveat.core import ConfigurationError
 from caveat.data.new_inputs import noted_inputs
 from caveat.export.wrong_outcomes import Promised

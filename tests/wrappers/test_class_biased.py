@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_calibration_temperature import Overconfident
+from test_temperature_scaling import Overconfident
 from told import agreed
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ import caveat
 from caveat.core import ConfigurationError, Data, Decision, SiloContext
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty.class_bias import WIDEST
-from caveat.wrappers.calibration import ClassBiased, TemperatureScaled
+from caveat.wrappers.temperature_scaling import ClassBiased, TemperatureScaled
 from caveat.wrappers.uncertainty_settings import Uncertainty
 
 

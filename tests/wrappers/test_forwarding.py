@@ -15,19 +15,21 @@ from caveat.core import ConfigurationError, Decision, Method, Round
 from caveat.core.quantity import Quantity
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.training.fit import Training
-from caveat.wrappers.aggregation import Combined, Stepping
+from caveat.wrappers.aggregation import Combined
 from caveat.wrappers.alarms import Familiar
 from caveat.wrappers.base import Wrapper
-from caveat.wrappers.calibration import ByClass, ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.ensembles import Ensemble, SeveralModels, Snapshots
+from caveat.wrappers.error_guarantee_policy import Guaranteed
 from caveat.wrappers.evaluation import Evaluated
-from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.joining import Joining
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.pooled_alarms import PooledAlarms
+from caveat.wrappers.prediction_sets import ByClass, Conformal, LabelShifted
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.quantities import Intervals, Valued
+from caveat.wrappers.server_optimizers import Stepping
+from caveat.wrappers.temperature_scaling import ClassBiased, TemperatureScaled
 from caveat.wrappers.training_options import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]

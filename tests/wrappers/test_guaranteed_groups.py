@@ -21,8 +21,8 @@ from caveat.uncertainty.familiarity import conformal
 from caveat.uncertainty.histograms import histogram
 from caveat.uncertainty.selective_risk import answers_needed, counts, fixed_sequence, limits, ranks, score_edges
 from caveat.wrappers.alarms import among_others
+from caveat.wrappers.error_guarantee_policy import Guaranteed
 from caveat.wrappers.guarantee_groups import domain_code
-from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.uncertainty_settings import Uncertainty
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1

@@ -26,7 +26,7 @@ from caveat.core import (
 )
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty import sets
-from caveat.wrappers.calibration import Conformal, LabelShifted
+from caveat.wrappers.prediction_sets import Conformal, LabelShifted
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.uncertainty_settings import Uncertainty
 

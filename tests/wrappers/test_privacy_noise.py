@@ -17,9 +17,9 @@ from scipy.stats import kstest, norm
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, SiloContext, State, Update
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
 from caveat.secure.fixed_point import sum_in_the_clear, threshold
-from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.privacy import Privacy, Private, composed, epsilon, epsilon_against_server, normal
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 PLAIN = FedAvg(rounds=3, training=ADAM)
 SECRET = 2**127 + 12345

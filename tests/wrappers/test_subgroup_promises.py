@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_calibration_sets import Logits
+from test_prediction_sets import Logits
 from told import NONE, OneTold, agreed
 from torch import Tensor
 
@@ -15,8 +15,8 @@ from caveat.core import Data, Decision, Method, SiloContext, State
 from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
 from caveat.wrappers.base import find
-from caveat.wrappers.calibration import Conformal
-from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.error_guarantee_policy import Guaranteed
+from caveat.wrappers.prediction_sets import Conformal
 from caveat.wrappers.uncertainty_settings import Uncertainty
 
 NAMES = ("sex = f", "sex = m")

@@ -13,10 +13,11 @@ from caveat.core.silo import SiloInfo
 from caveat.methods import FedAvg
 from caveat.uncertainty import familiarity, laplace, temperature
 from caveat.uncertainty.selective_risk import GRID, policy_counts
-from caveat.wrappers.calibration import Conformal, TemperatureScaled
 from caveat.wrappers.choice_policies import Switched
-from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.error_guarantee_policy import Guaranteed
 from caveat.wrappers.laplace import Laplace, prefixed
+from caveat.wrappers.prediction_sets import Conformal
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 N, C = 40, 3
 CARD = SiloInfo("hill", "", {"train": N, "validation": N, "calibration": N, "test": N}, (20, 15, 5))

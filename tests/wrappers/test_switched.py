@@ -28,10 +28,10 @@ from caveat.core import (
 )
 from caveat.methods import FedAvg, FedBABU
 from caveat.metrics import measure
-from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.choice_policies import Switched, choose
-from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.error_guarantee_policy import Guaranteed
 from caveat.wrappers.pooled_alarms import PooledAlarms
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 from caveat.wrappers.uncertainty_settings import Uncertainty
 
 NONE = torch.nn.Identity()

@@ -1,10 +1,9 @@
-"""Shared by all commands: arguments, errors as clear lines with exit statuses, and standard output."""
+"""Standard output, and errors as clear lines with exit statuses, for all commands."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import shlex
 import sys
 import traceback
@@ -14,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os.path import exists  # unlike Path.exists, it does not raise for a long name
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import typer
@@ -82,123 +81,6 @@ def outlets() -> Iterator[Outlet]:
 
 USAGE, BAD_DATA, FAILED, INTERRUPTED = 2, 3, 4, 130
 """Exit statuses other than 0: wrong usage or configuration, bad data, a run that failed, Ctrl-C."""
-
-
-def _import_plugins(named: list[str] | None) -> list[str] | None:
-    """Import the files and modules of `--plugin` before a command looks for methods."""
-    if named:
-        with reported():
-            from ..methods.plugins import use
-
-            for each in named:
-                use(each)
-    return named
-
-
-def import_typed(given: Any) -> Any:
-    """Import the installed packages of the methods that the user typed in --set, --methods or --variant.
-
-    Methods named in files and folders are not imported.
-    """
-    texts = [given] if isinstance(given, str) else given or ()
-    if names := [name for text in texts for name in _typed(text)]:
-        with reported():
-            from ..methods.plugins import use_typed
-
-            for name in names:
-                use_typed(name)
-    return given
-
-
-def _typed(text: str) -> list[str]:
-    """Return the methods in an option: "a,b", "method.name=a", 'baselines=["a"]' or "ROW: method.name=a ..."."""
-    if "=" not in text:
-        return [name.strip() for name in text.split(",")]
-    if text.partition("=")[0].strip() == "baselines":
-        return re.findall(r"\w+", text.partition("=")[2])
-    return re.findall(r"""method\.name\s*=\s*["']?(\w+)""", text)
-
-
-ConfigArgument = Annotated[
-    str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="Configuration file or recipe.  [default: digits]")
-]
-DataArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[CONFIG.toml|RECIPE|DATA...]",
-        help="Configuration file, recipe, or data: tables, a folder of images, an npz file.  [default: digits]",
-    ),
-]
-Target = Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: column to predict.")]
-SiloColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Tables: column with the name of the silo.  [default: each file]")
-]
-SetOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", callback=import_typed, help="Override one configuration key. Repeatable."
-    ),
-]
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin", metavar="FILE.py|MODULE", callback=_import_plugins, is_eager=True,
-        help="Import this file or module first, for example to register your own method. Repeatable.",
-    ),
-]  # fmt: skip
-Workers = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Number of worker processes. Does not change the result."),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Where to compute: cpu, cuda, cuda:N, mps or auto (a GPU if there is one).  [default: cpu]"
-    ),
-]
-Vectorized = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODE",
-        help="Train several silos as one batched model: off, auto (if there are many silos with small steps) or on. "
-        "Results differ only by rounding.  [default: off]",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
-Trackers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tracker",
-        metavar="NAME[:PLACE]",
-        help="Log to tensorboard, mlflow or wandb. Offline unless you configure otherwise. Repeatable.",
-    ),
-]
-ModelOptions = Annotated[
-    list[str] | None, typer.Option("--model", metavar="MODULE:NAME", help="Code of the run's custom model. Repeatable.")
-]
-NewFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create, or one to continue.")]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
-
-
-def with_engine(sets: list[str] | None, **options: object) -> list[str]:
-    """Return the `--set` options together with the command's options that are keys of `[engine]`."""
-    return [*(sets or ()), *(f"engine.{key}={value}" for key, value in options.items() if value is not None)]
-
-
-def chosen(given: list[str] | None, sets: list[str] | None, **keys: str | None) -> tuple[str | None, list[str]]:
-    """Return a command's configuration and overrides; data get the recipe of own data. `keys` are keys of [data]."""
-    from ..config.toml import toml
-    from ..data.sources import SOURCES, guess, kind_of
-    from ..recipes import OWN_DATA, recipes
-
-    sets = [*(f"data.{key}={toml(value)}" for key, value in keys.items() if value is not None), *(sets or ())]
-    if not given:
-        return None, sets
-    first = given[0]
-    named = first.partition(":")[0] in SOURCES or (exists(first) and kind_of(Path(first)) is not None)
-    if len(given) == 1 and (first in recipes() or not named):
-        return first, sets
-    return OWN_DATA, [f"data.source={toml(guess(*given))}", *sets]
 
 
 class Reporter:

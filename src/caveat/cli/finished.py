@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import Device, ModelOptions, Plugins, Quiet, RunArgument, reported, say_lacking, write_file
+from .console import reported, say_lacking, write_file
+from .options import Device, ModelOptions, Plugins, Quiet, RunArgument
 
 
 def predict(
@@ -46,7 +47,7 @@ def predict(
         from ..api import load
         from ..data import noted_inputs
         from ..html.predictions import render, sentence
-        from .output import has_images, mostly_missing, predicted_inputs, prediction_rows, table_cells
+        from .prediction_output import has_images, mostly_missing, predicted_inputs, prediction_rows, table_cells
 
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
@@ -97,7 +98,7 @@ def evaluate(
         from ..data import labeled_inputs
         from ..files import record_of
         from ..files.schema import Summary
-        from .output import of_own
+        from .prediction_output import of_own
 
         finished = load(folder, model=model, device=device or "cpu")
         _check_silo(silo, finished.preparation.names)

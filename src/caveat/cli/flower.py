@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .console import ConfigArgument, Plugins, RunArgument, SetOptions, reported, show
+from .console import reported, show
+from .options import ConfigArgument, Plugins, RunArgument, SetOptions
 
 flower = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run federations over Flower."
@@ -115,7 +116,7 @@ def delete_data(
     federations.
     """
     with reported():
-        from ..federation.silo.store import delete_data as delete_rows
+        from ..federation.silo.data_deletion import delete_data as delete_rows
 
         for line in delete_rows(folder):
             typer.echo(line)

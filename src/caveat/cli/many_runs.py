@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import console
+from . import console, options
 
 
 class ScaleOption(StrEnum):
@@ -20,25 +20,25 @@ class ScaleOption(StrEnum):
 
 
 def compare(
-    config: console.ConfigArgument = None,
+    config: options.ConfigArgument = None,
     methods: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,...",
-            callback=console.import_typed,
+            callback=options.import_typed,
             help="Methods to compare.  [default: the methods in the configuration]",
         ),
     ] = None,
     variants: Annotated[
         list[str] | None,
         typer.Option(
-            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=console.import_typed, help="Add a row. Repeatable."
+            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=options.import_typed, help="Add a row. Repeatable."
         ),
     ] = None,
     seeds: Annotated[
         str, typer.Option(metavar="N,N,...", help="Random seeds of splits, weights and batches.")
     ] = "0,1,2",
-    sets: console.SetOptions = None,
+    sets: options.SetOptions = None,
     sweeps: Annotated[
         list[str] | None, typer.Option("--sweep", metavar="KEY=V,V,...", help="Add a column per value. Repeatable.")
     ] = None,
@@ -59,11 +59,11 @@ def compare(
         str | None,
         typer.Option(metavar="NAME", help="Metric of the verdict, e.g. nll.  [default: accuracy]"),
     ] = None,
-    out: console.NewFolder = None,
-    plugins: console.Plugins = None,
-    workers: console.Workers = None,
-    device: console.Device = None,
-    quiet: console.Quiet = False,
+    out: options.NewFolder = None,
+    plugins: options.Plugins = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compare methods on the same data, over seeds and settings.
 
@@ -101,10 +101,10 @@ def reproduce(
             metavar="A,B", help='Run only these rows, separated by commas; write "A, B" for a row with a comma.'
         ),
     ] = None,
-    out: console.NewFolder = None,
-    workers: console.Workers = None,
-    device: console.Device = None,
-    quiet: console.Quiet = False,
+    out: options.NewFolder = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Reproduce a table of a paper.
 
@@ -140,7 +140,7 @@ def _compare(
     from ..core import RunError
     from ..files import read_comparison
     from ..runs.progress import on_terminal
-    from ..terminal.results import comparison_table, conclusion
+    from ..terminal.comparisons import comparison_table, conclusion
 
     reporter.grid = folder
     grid = dataclasses.replace(grid, command=shlex.join(["caveat", *sys.argv[1:]]))
@@ -155,18 +155,18 @@ def _compare(
 
 
 def audit(
-    config: console.ConfigArgument = None,
-    sets: console.SetOptions = None,
+    config: options.ConfigArgument = None,
+    sets: options.SetOptions = None,
     seeds: Annotated[
         str, typer.Option(metavar="N,N,...", help="Random seeds of weights, batches and subsets.")
     ] = "0,1,2",
     fractions: Annotated[
         str, typer.Option(metavar="S,S,...", help="Fractions of the training data; 1 must be one of them.")
     ] = "1/8,1/4,1/2,1",
-    out: console.NewFolder = None,
-    plugins: console.Plugins = None,
-    workers: console.Workers = None,
-    quiet: console.Quiet = False,
+    out: options.NewFolder = None,
+    plugins: options.Plugins = None,
+    workers: options.Workers = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Test whether uncertainties measure what their names say.
 
@@ -177,7 +177,7 @@ def audit(
         from ..config import find, load
         from ..runs.progress import on_terminal
         from ..runs.user_code import import_named
-        from ..terminal.results import audit_conclusion
+        from ..terminal.comparisons import audit_conclusion
 
         settings = load(config, sets or ())
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
@@ -193,9 +193,9 @@ def audit(
 
 def ood(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders.")],
-    out: console.NewFolder = None,
-    plugins: console.Plugins = None,
-    model: console.ModelOptions = None,
+    out: options.NewFolder = None,
+    plugins: options.Plugins = None,
+    model: options.ModelOptions = None,
 ) -> None:
     """Measure how well a run detects out-of-distribution inputs.
 
@@ -223,7 +223,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            callback=console.import_typed,
+            callback=options.import_typed,
             help="Methods.  [default: the methods in the settings]",
             show_default=False,
         ),
@@ -258,9 +258,9 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    plugins: console.Plugins = None,
-    workers: console.Workers = None,
-    quiet: console.Quiet = False,
+    plugins: options.Plugins = None,
+    workers: options.Workers = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Make a leaderboard of methods and sources of uncertainty on many federations.
 

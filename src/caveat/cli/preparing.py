@@ -20,7 +20,7 @@ from rich.text import Text
 
 from .. import recipes as recipe_files
 from ..core.text import cut, duration, plural, size
-from . import console
+from . import console, options
 
 if TYPE_CHECKING:
     from ..data.tables.dictionary import DictionaryColumn
@@ -91,7 +91,7 @@ LISTS = {Kind.methods: methods, Kind.datasets: datasets, Kind.models: models, Ki
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object: name to description.")] = False,
-    plugins: console.Plugins = None,
+    plugins: options.Plugins = None,
 ) -> None:
     """List the available methods, data sources, models or recipes."""
     with console.reported():
@@ -107,7 +107,7 @@ def list_(
 
 
 def config_(
-    config: console.ConfigArgument = None, sets: console.SetOptions = None, plugins: console.Plugins = None
+    config: options.ConfigArgument = None, sets: options.SetOptions = None, plugins: options.Plugins = None
 ) -> None:
     """Print a configuration in full.
 
@@ -156,13 +156,13 @@ def data(
     size: Annotated[
         int | None, typer.Option(min=1, metavar="PIXELS", help="Images: height and width to resize them to.")
     ] = None,
-    sets: console.SetOptions = None,
+    sets: options.SetOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, for all checks of joining."),
     ] = None,
-    plugins: console.Plugins = None,
+    plugins: options.Plugins = None,
 ) -> None:
     """Show the content of a data source.
 
@@ -176,7 +176,7 @@ def data(
         from ..core import ConfigurationError, DataError
         from ..data import survey
         from ..data.sources import guess
-        from .output import column_table, refusals, silo_table, survey_table
+        from .survey_output import column_table, refusals, silo_table, survey_table
 
         given: dict[str, Any] = {
             "target": target, "silo_column": silo_column, "groups": groups, "time": time,
@@ -263,14 +263,14 @@ PLAN_HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo",
 
 
 def plan(
-    given: console.DataArgument = None,
-    target: console.Target = None,
-    silo_column: console.SiloColumn = None,
-    sets: console.SetOptions = None,
-    plugins: console.Plugins = None,
-    workers: console.Workers = None,
-    device: console.Device = None,
-    vectorized: console.Vectorized = None,
+    given: options.DataArgument = None,
+    target: options.Target = None,
+    silo_column: options.SiloColumn = None,
+    sets: options.SetOptions = None,
+    plugins: options.Plugins = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    vectorized: options.Vectorized = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
     """Estimate the time, memory and traffic of a run before you start it.
@@ -282,8 +282,8 @@ def plan(
         from ..runs.plan.estimate import plan_configured
         from ..runs.user_code import import_named
 
-        config, sets = console.chosen(given, sets, target=target, silo_column=silo_column)
-        settings = load(config, console.with_engine(sets, workers=workers, device=device, vectorized=vectorized))
+        config, sets = options.chosen(given, sets, target=target, silo_column=silo_column)
+        settings = load(config, options.with_engine(sets, workers=workers, device=device, vectorized=vectorized))
         import_named(settings)
         found = plan_configured(settings)
         if as_json:

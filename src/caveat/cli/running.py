@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import console
+from . import console, options
 
 if TYPE_CHECKING:
     from ..files.schema import Rollback
@@ -22,22 +22,22 @@ NO_RESET = {
 
 
 def run(
-    given: console.DataArgument = None,
-    target: console.Target = None,
-    silo_column: console.SiloColumn = None,
-    sets: console.SetOptions = None,
+    given: options.DataArgument = None,
+    target: options.Target = None,
+    silo_column: options.SiloColumn = None,
+    sets: options.SetOptions = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN", help="Run folder to create; must not exist.  [default: runs/RECIPE-METHOD-seedSEED]"
         ),
     ] = None,
-    plugins: console.Plugins = None,
-    workers: console.Workers = None,
-    device: console.Device = None,
-    vectorized: console.Vectorized = None,
-    trackers: console.Trackers = None,
-    quiet: console.Quiet = False,
+    plugins: options.Plugins = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    vectorized: options.Vectorized = None,
+    trackers: options.Trackers = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a federated model and write an HTML report.
 
@@ -65,8 +65,8 @@ def run(
         from ..trackers import tracker_of
 
         callbacks = [tracker_of(each) for each in trackers or ()]
-        sets = console.with_engine(sets, workers=workers, device=device, vectorized=vectorized)
-        config, sets = console.chosen(given, sets, target=target, silo_column=silo_column)
+        sets = options.with_engine(sets, workers=workers, device=device, vectorized=vectorized)
+        config, sets = options.chosen(given, sets, target=target, silo_column=silo_column)
         settings = load(config, sets)
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
@@ -78,7 +78,7 @@ def run(
 
 
 def resume(
-    folder: console.RunArgument,
+    folder: options.RunArgument,
     reset: Annotated[
         list[str] | None,
         typer.Option(metavar="SILO", help="Silo whose saved state is lost: restart it from scratch. Repeatable."),
@@ -101,12 +101,12 @@ def resume(
         int | None,
         typer.Option(min=1, max=1_000_000, help="Total number of training rounds; also extends a finished run."),
     ] = None,
-    model: console.ModelOptions = None,
-    plugins: console.Plugins = None,
-    workers: console.Workers = None,
-    device: console.Device = None,
-    trackers: console.Trackers = None,
-    quiet: console.Quiet = False,
+    model: options.ModelOptions = None,
+    plugins: options.Plugins = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    trackers: options.Trackers = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Continue an interrupted run to the same result, or extend a run by more rounds.
 
@@ -198,7 +198,7 @@ def _show_result(folder: Path) -> None:
 
 
 def rollback(
-    folder: console.RunArgument,
+    folder: options.RunArgument,
     to: Annotated[
         int | None,
         typer.Option(min=1, metavar="ROUND", help="Training round to go back to.  [default: list the rounds]"),

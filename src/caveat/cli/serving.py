@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import typer
 
-from .console import Device, ModelOptions, Plugins, RunArgument, reported, write_file
+from .console import reported, write_file
+from .options import Device, ModelOptions, Plugins, RunArgument
 
 ServedArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN|MODEL.onnx...", help="Run folders, or exported ONNX files.")
@@ -113,8 +114,7 @@ def watch(
     with reported(named=True):
         from ..files import read
         from ..files.schema import WatchFile
-        from ..serving.watch import Watch
-        from ..serving.watch_files import add_file
+        from ..serving.watch import Watch, add_file
 
         served = _opened(folder, silo, model, None)
         place = state or Path(f"{folder.resolve().name}-{silo}.watch.json")

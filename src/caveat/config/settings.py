@@ -19,8 +19,9 @@ from ..methods import METHODS
 from ..methods.plugins import SERVER_OPTIMIZERS, advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
-from ..wrappers.aggregation import Choice, Robust, ServerOptimizer
+from ..wrappers.aggregation import Choice, Robust
 from ..wrappers.privacy import Privacy
+from ..wrappers.server_optimizers import ServerOptimizer
 from ..wrappers.uncertainty_settings import Uncertainty
 
 Seconds = Annotated[float, Field(gt=0, le=1e8)]

@@ -1,6 +1,7 @@
 """Data: sources, shifts, partitions, splits and silos."""
 
 from ..core import Data, Silo
+from .augmentation import augmented
 from .build import load, read
 from .new_inputs import labeled_inputs, labels_of, noted_inputs, read_inputs, truth_of
 from .ood_streams import with_streams
@@ -13,7 +14,6 @@ from .sources.image_folders import recolored, resized
 from .splits import hashes, splits_record
 from .subgroups import Subgrouping
 from .survey import survey
-from .transforms import augmented
 from .user_data import from_arrays, from_datasets, rotated
 from .user_tables import from_files, from_frames
 

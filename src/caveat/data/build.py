@@ -12,6 +12,7 @@ from ..core.devices import FLOAT
 from ..core.quantity import Quantity
 from ..core.settings import check_seed, check_type
 from ..core.silo import positive_class
+from .augmentation import augmented
 from .checks import check_usual
 from .groups import samples_of
 from .lazy_rows import LazyRows, PartRows, lazy_inputs
@@ -22,6 +23,7 @@ from .quantities import labels_of, target_of
 from .raw_samples import Array, DataSource, Pool
 from .series_standardization import Scaling, check_standardize, scalings
 from .settings import DataSettings, Normalize, Shift
+from .shifts import apply_shift, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 from .silo_collection import Silos
 from .silo_indices import SiloIndices, draw_silos, generator, given_silos, held_back, made_silos
 from .sources import parsed, places, read_source
@@ -30,7 +32,6 @@ from .splits import NAMES
 from .subgroups import Subgrouping, Subgroups, splits_of, warn_of_empty
 from .tables.drift_reference import reference_of
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
-from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 
 
 def load(settings: DataSettings, seed: int) -> Silos:

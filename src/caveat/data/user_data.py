@@ -12,6 +12,7 @@ from ..core import ConfigurationError, DataError, SiloId
 from ..core.errors import message_of
 from ..core.settings import check_seed, check_type
 from . import checks
+from .augmentation import Augment, augmented
 from .build import make_silos
 from .groups import placed
 from .lazy_rows import JoinedRows, LazyRows
@@ -23,7 +24,6 @@ from .silo_collection import Silos
 from .sources.array_files import PARTS, pools_of
 from .subgroups import Subgrouping, of_arrays, with_subgroups
 from .tables.reading_settings import NUMERIC
-from .transforms import Augment, augmented
 
 Columns = tuple[str, str]
 

@@ -31,7 +31,8 @@ from ..engines.silos_on_device import one_thread
 from ..runs.answering import AnsweringRun, AtSilo
 from ..runs.finished_run import Run
 from .exported_function import RawInputs, answering, asked_at, outputs, predicted
-from .exported_metadata import card, metadata, sizes
+from .exported_metadata import metadata, sizes
+from .exported_model_card import card
 from .onnx_nodes import Graph, Ref
 from .onnx_operators import STEPS
 from .recorded_program import Program, Size, Value
@@ -153,7 +154,7 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
     if raw.kind == "table":
         example, given = _table(raw, example)
         outputs.append(TensorSpec(np.dtype(str), (-1,), "notes"))
-    code = str(files(__package__) / "templates" / "served.py")
+    code = str(files(__package__) / "templates" / "mlflow_model.py")
     with quiet():
         mlflow.pyfunc.save_model(
             path, python_model=code, artifacts={"model": str(model)}, input_example=example, metadata=dict(about),

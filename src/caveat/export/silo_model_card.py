@@ -22,21 +22,12 @@ from ..files.schema import SiloRecord, Summary
 from ..html.run.classification import ALONE, Judged, judged, judged_together
 from ..html.run.guarantee import alone
 from ..html.run.quantity_silos import is_time
-from ..runs.fingerprints import MODEL
 from ..runs.finished_run import Run
+from ..runs.initial_model import MODEL
 from ..uncertainty.statistical_tests import wilson
 from .exported_function import RawInputs, outputs
-from .exported_metadata import (
-    DECISIONS,
-    FIGURES,
-    LIMITS,
-    described_inputs,
-    figure_text,
-    measured,
-    promises,
-    recorded,
-    task,
-)
+from .exported_metadata import DECISIONS, FIGURES, figure_text, measured, promises, recorded, task
+from .exported_model_card import LIMITS, described_inputs
 
 STATED = {
     "developer": "who is responsible for the model", "contact": "where to report a problem", "license": "licence",

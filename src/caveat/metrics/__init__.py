@@ -5,17 +5,8 @@ nothing here is differentially private.
 """
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
-from .classification import (
-    ENOUGH,
-    OperatingPoint,
-    by_class,
-    called,
-    classification,
-    errors,
-    ood_detection,
-    operating_point,
-    risk_coverage,
-)
+from .classification import ENOUGH, OperatingPoint, by_class, called, classification, operating_point
+from .ranking import errors, ood_detection, risk_coverage
 from .skill import skill
 from .sums import (
     HIGHER_IS_BETTER,

@@ -35,8 +35,8 @@ from ..wrappers.base import find
 from ..wrappers.ensembles import SeveralModels
 from ..wrappers.quantities import UNIT
 from .base import BaseRun
-from .fingerprints import MODEL
 from .frozen_features import SilosWithFeatures, features_of
+from .initial_model import MODEL
 from .stored_preparation import check_ids, late_silos
 
 Predicted = TypeVar("Predicted", Prediction, Answers, Tensors)

@@ -18,8 +18,9 @@ from ..metrics.custom_metrics import Compute, given_metrics
 from ..nn.custom_model import Make
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
-from ..wrappers.aggregation import Choice, ServerOptimizer
+from ..wrappers.aggregation import Choice
 from ..wrappers.privacy import Privacy
+from ..wrappers.server_optimizers import ServerOptimizer
 from ..wrappers.uncertainty_settings import Uncertainty
 from .base import BaseRun
 from .spec import RunSpec

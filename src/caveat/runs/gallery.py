@@ -1,8 +1,4 @@
-"""Example test inputs and their positions in feature space: `gallery.json` and `features.json`.
-
-Both stay on the machine with the silos' data. Features are projected to two dimensions by one PCA for all silos, fitted
-to the encoders' outputs. Later stages, such as discretized features, use the same projection, so plots are comparable.
-"""
+"""Example test inputs of a run: `gallery.json`, which stays on the machine with the silos' data."""
 
 import base64
 import io
@@ -10,14 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from ..core import Data, Decision, Prediction, Silo, SiloId, Tensors
+from ..core import Data, Decision, Prediction, Silo, SiloId
 from ..core.quantity import Times, observed
 from ..data import Preparation, Silos
 from ..files import schema
@@ -66,7 +59,7 @@ def gallery(
 
 def _observed(silo: Silo, predict: Callable[..., Prediction]) -> schema.ObservedInputs:
     """Return the values and predictions of some test inputs of a quantity."""
-    chosen = _spread(len(silo.test))
+    chosen = spread(len(silo.test))
     found = predict(silo.test.x, silo.subgroups.get("test")).part(chosen)
     ends = found.value.new_full((len(chosen), 2), float("inf")) if found.interval is None else found.interval
     low, high = ([each if isfinite(each) else None for each in end.tolist()] for end in ends.unbind(1))
@@ -147,37 +140,6 @@ def png(silos: Silos | Preparation, x: torch.Tensor) -> str:
 INPUTS = 60
 """Maximum number of test inputs per silo."""
 
-Matrix = npt.NDArray[np.float64]
-
-
-def features(
-    silos: Silos, names: Sequence[SiloId], extractor: Callable[[SiloId], Callable[[Tensor], Tensors]]
-) -> schema.Features | None:
-    """Return two coordinates per stage and input of some silos of every domain, and the explained variance ratios.
-
-    None for a quantity, and if features cannot be projected together: without an encoder, with encoders of different
-    widths, with fewer than two inputs or features, or with constant or infinite features.
-    """
-    if silos.target is not None:
-        return None
-    shown = list(map(silos.named, over_domains({name: silos.named(name).domain for name in names}, SILOS)))
-    chosen = {silo.name: _spread(len(silo.test)) for silo in shown}
-    found = [_pooled(extractor(silo.name)(silo.test.x[chosen[silo.name]])) for silo in shown]
-    if not found or not _comparable(found):
-        return None
-    from sklearn.decomposition import PCA  # scikit-learn takes a second to import
-
-    first, *_ = stages = list(found[0])
-    with threadpool_limits(1):  # the number of threads affects rounding
-        pca = PCA(2, svd_solver="full").fit(np.concatenate([each[first] for each in found]))
-        points = [{stage: _rounded(pca.transform(each[stage])) for stage in stages} for each in found]
-    return schema.Features(
-        schema=schema.SCHEMA,
-        stages=stages,
-        explained=[float(share) for share in pca.explained_variance_ratio_],
-        silos=[_silo(silo, chosen[silo.name], each) for silo, each in zip(shown, points, strict=True)],
-    )
-
 
 def over_domains(domains: Mapping[SiloId, str], most: int) -> list[SiloId]:
     """Return at most `most` silos, in order: the first of each domain, then the second of each, and so on."""
@@ -190,30 +152,6 @@ def over_domains(domains: Mapping[SiloId, str], most: int) -> list[SiloId]:
     return [name for name in domains if name in chosen]
 
 
-def _spread(count: int) -> Tensor:
+def spread(count: int) -> Tensor:
     """Return at most `INPUTS` evenly spaced positions."""
     return torch.linspace(0, count - 1, min(INPUTS, count)).round().long()
-
-
-def _pooled(stages: Tensors) -> dict[str, Matrix]:
-    """Return the mean over tokens (N, T, D) as (N, D); other features are only flattened."""
-    found = {name: tokens.detach().double() for name, tokens in stages.items()}
-    return {name: (each.mean(1) if each.ndim == 3 else each.flatten(1)).numpy() for name, each in found.items()}
-
-
-def _comparable(found: Sequence[Mapping[str, Matrix]]) -> bool:
-    if not all(found) or len({tuple(each) for each in found}) > 1:
-        return False
-    if len({matrix.shape[1] for each in found for matrix in each.values()}) > 1:
-        return False
-    first = np.concatenate([next(iter(each.values())) for each in found])
-    finite = all(bool(np.isfinite(matrix).all()) for each in found for matrix in each.values())
-    return finite and min(first.shape) > 1 and bool(first.var(0).any())
-
-
-def _rounded(points: Matrix) -> list[schema.Point]:
-    return [(float(f"{x:.4g}"), float(f"{y:.4g}")) for x, y in points]
-
-
-def _silo(silo: Silo, chosen: Tensor, points: Mapping[str, list[schema.Point]]) -> schema.FeatureSilo:
-    return schema.FeatureSilo(name=silo.name, domain=silo.domain, labels=silo.test.y[chosen].tolist(), points=points)

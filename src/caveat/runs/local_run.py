@@ -22,9 +22,10 @@ from ..files import SiloStore, write_json
 from ..files.schema import Features, Gallery, RunFile
 from ..methods.plugins import named
 from .answering import AnsweringRun
+from .feature_projection import features
 from .fingerprints import data_fingerprint
 from .frozen_features import SilosWithFeatures, check_unchanging
-from .gallery import features, gallery
+from .gallery import gallery
 from .stored_preparation import check_ids, keep_preparation
 
 

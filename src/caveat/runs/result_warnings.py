@@ -25,7 +25,7 @@ from ..uncertainty.familiarity import least
 from ..uncertainty.mondrian import pools
 from ..uncertainty.temperature import USUAL
 from ..wrappers.base import find
-from ..wrappers.guarantee_policy import Guaranteed
+from ..wrappers.error_guarantee_policy import Guaranteed
 from .base import BaseRun
 from .collapse import collapse
 

@@ -28,12 +28,14 @@ from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..secure.fixed_point import LEAST, threshold
 from ..training.fit import LABELS, Training
 from ..training.modules import tensors_of
-from ..wrappers.aggregation import Robust, ServerOptimizer
+from ..wrappers.aggregation import Robust
 from ..wrappers.evaluation import Evaluated
 from ..wrappers.privacy import Privacy
+from ..wrappers.server_optimizers import ServerOptimizer
 from ..wrappers.training_options import trained
 from ..wrappers.uncertainty_settings import Uncertainty
-from .fingerprints import CodeMade, MadeModel, fits, initialized, read_model
+from .fingerprints import CodeMade
+from .initial_model import MadeModel, fits, initialized, read_model
 from .stored_preparation import check_newcomers
 
 

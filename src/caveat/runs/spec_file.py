@@ -21,8 +21,8 @@ from ..files.schema import RunFile
 from ..methods import METHODS
 from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
-from ..wrappers.aggregation import ServerOptimizer
 from ..wrappers.privacy import Privacy
+from ..wrappers.server_optimizers import ServerOptimizer
 from ..wrappers.uncertainty_settings import Uncertainty
 from .fingerprints import check_data, initial_model_fingerprint
 from .spec import RunSpec, spec_of

@@ -31,9 +31,9 @@ from ..export.exported_function import RawInputs, outputs
 from ..export.exported_metadata import promises, recorded
 from ..export.wrong_outcomes import Promised
 from ..files import RUN, STATES, sum_of
-from ..runs.fingerprints import MODEL
 from ..runs.finished_run import Run
 from ..runs.fixed_size_batches import FEW, in_parts
+from ..runs.initial_model import MODEL
 from ..runs.stored_preparation import PREPARATION
 from ..uncertainty.monitoring import KnownValues
 

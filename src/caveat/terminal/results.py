@@ -1,27 +1,24 @@
-"""Text output for runs and comparisons: result tables, conclusions and the ledger."""
+"""Text output for runs: result tables, conclusions and the ledger."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 from rich.text import Text
 
 from ..core.errors import MissingError
-from ..core.text import decimal, duration, escaped, megabytes, named, percent, plain, times
+from ..core.text import decimal, escaped, named, percent, plain, times
 from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
-from ..files.schema import AuditFile, ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
-from ..html import audit
-from ..html.comparison import advice, budgets, wording
-from ..html.comparison import verdict as verdicts
+from ..files.schema import Form, OwnState
 from ..html.run.advice import premature
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
-from ..html.run.guarantee import subgroup_table
 from ..html.run.quantity_silos import quantity_table
 from ..html.run.silo_metrics import metric_column, of_models
+from ..html.run.subgroups import subgroup_table
 from ..html.run.trust import trust
 from ..html.templates import Table
-from .tables import Heading, TextTable, text_table
+from .tables import Heading, TextTable, breaking, text_table
 
 _WORST, _MOST_SILOS = 10, 20
 """Number of silos in the table of a run that has more than the second number."""
@@ -60,7 +57,7 @@ def run_conclusion(run: RunFolder) -> list[str]:
         return []
     lines = [f"{line.mark} {Markup(line.text).striptags()}" for line in found.lines]
     lines += ["→ Do not use it yet."] * (premature(run))
-    return [escaped(_breaking(line)) for line in [*lines, *(f"→ {each.striptags()}" for each in found.advice)]]
+    return [escaped(breaking(line)) for line in [*lines, *(f"→ {each.striptags()}" for each in found.advice)]]
 
 
 def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
@@ -213,87 +210,3 @@ def _headed(title: str, heads: Sequence[str], words: int, rows: Sequence[Sequenc
     """Return a heading, which as a title would be wrapped to the table, and a table with `words` text columns."""
     made = [Heading(name, words=i < words, wraps=i == 0) for i, name in enumerate(heads)]
     return Text(f"\n{title}"), text_table(made, rows)
-
-
-_MEASURES = 2
-_SENT = ("MB from\nsilos", "MB to\nsilos")
-
-
-def comparison_table(record: Comparison) -> TextTable:
-    """Return a table of means with 95 % intervals, a row per method.
-
-    With several settings and a single metric, the settings are columns. With several metrics, each setting has its own
-    part with its first two metrics, worst silo, rank and costs.
-    """
-    if len(record.columns) > 1 and len(record.measures) == 1:
-        return _by_setting(record)
-    several = len(record.columns) > 1
-    shown = record.measures[:_MEASURES]
-    rows, ends = list[Sequence[str | Text]](), set[int]()
-    for setting in record.columns:
-        if several:
-            rows.append([Text(plain(setting.name), style="bold"), *[""] * (len(shown) + 6)])
-        rows += [_cells(record, row, setting, shown) for row in record.rows]
-        ends.add(len(rows) - 1)
-    heads = _heads(list(map(wording.header, shown)), ["worst\nsilo", "rank", "time", *_SENT])
-    return text_table(heads, rows, plain(record.title), wording.POPULATION, ends, gap=1)
-
-
-def _by_setting(record: Comparison) -> TextTable:
-    measure, rows = record.measures[0], []
-    for row in record.rows:
-        runs = record.runs(row)
-        means = [wording.bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
-        rows.append(list(map(plain, [row.name, *means, *_costs(runs), ", ".join(wording.not_done(runs))])))
-    caption = f"{wording.header(measure)}, mean and 95 % interval. {wording.POPULATION}"
-    heads = _heads([setting.name for setting in record.columns], ["time", *_SENT])
-    return text_table(heads, rows, plain(record.title), caption, gap=1)
-
-
-def _heads(means: Sequence[str], costs: Sequence[str]) -> list[Heading]:
-    """Return headings; if the terminal is too narrow, columns of means wrap, but names and costs do not."""
-    middle = [*(Heading(name, wraps=True) for name in map(plain, means)), *map(Heading, costs)]
-    return [Heading("method", words=True), *middle, Heading("", words=True)]
-
-
-def _cells(record: Comparison, row: ComparedMethod, setting: Setting, shown: Iterable[Measure]) -> list[str]:
-    first = record.result(row, setting, record.measures[0])
-    runs = record.runs(row, setting)
-    cells = [
-        row.name,
-        *(wording.bracketed(measure, record.result(row, setting, measure)) for measure in shown),
-        wording.figure(record.measures[0], first.worst),
-        "" if first.rank is None or budgets.unequal_budgets(record, setting) else f"{first.rank:.1f}",
-        *_costs(runs),
-        ", ".join(wording.not_done(runs)),
-    ]
-    return list(map(plain, cells))
-
-
-def _costs(runs: list[ComparedRun]) -> list[str]:
-    sent = [megabytes(wording.mean_of(runs, name)) for name in ("bytes_up", "bytes_down")]
-    return [duration(wording.mean_of(runs, "seconds")), *sent]
-
-
-def conclusion(record: Comparison) -> list[str]:
-    """Return the verdict of each setting, those of contrasts, and what to do, with its command."""
-    lines, steps = list[str](), list[advice.Advice]()
-    for setting in record.columns:
-        where = f"{plain(setting.name)}: " if setting.name else ""
-        lines.append(f"{where}{verdicts.verdict(record, setting)}")
-        steps += [each._replace(step=f"→ {where}{each.step}") for each in advice.next_steps(record, setting)]
-    lines += [*wording.contrast_sentences(record), *(each.step for each in steps)]
-    again = advice.command(record, steps)
-    return [escaped(_breaking(line)) for line in [*lines, *([f"  {again}"] if again else [])]]
-
-
-def audit_conclusion(found: AuditFile) -> list[str]:
-    """Return how many promises hold, and what to do, with its command."""
-    steps, again = audit.next_steps(found), audit.command(found)
-    lines = [audit.sentence(found.findings), *(f"→ {step}" for step in steps), *([f"  {again}"] if again else [])]
-    return [escaped(_breaking(line)) for line in lines]
-
-
-def _breaking(text: str) -> str:
-    """Replace no-break spaces, which a terminal would show as escapes."""
-    return text.replace("\N{NO-BREAK SPACE}", " ")

@@ -1,4 +1,4 @@
-"""Tables in a terminal, made with rich."""
+"""Tables and lines in a terminal, made with rich."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleRenderable, JustifyMethod, RichCast
 from rich.table import Table as TextTable
 from rich.text import Text
 
-__all__ = ["Heading", "TextTable", "text_table", "written"]
+__all__ = ["Heading", "TextTable", "breaking", "text_table", "written"]
 
 
 class Heading(NamedTuple):
@@ -56,3 +56,8 @@ def written(shown: ConsoleRenderable | RichCast, width: int = 120) -> str:
     with console.capture() as capture:
         console.print(shown)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def breaking(text: str) -> str:
+    """Replace no-break spaces, which a terminal would show as escapes."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")

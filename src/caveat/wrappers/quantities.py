@@ -17,8 +17,8 @@ from ..core import Answers, Payload, Prediction, Round, SiloContext, State, Upda
 from ..core.quantity import Quantity, unit_of
 from ..uncertainty.histograms import histogram, quantile
 from .base import Wrapper
-from .calibration import Conformal, mean_probs
 from .choice_policies import scalar
+from .prediction_sets import Conformal, mean_probs
 
 SCORE = "nonconformity"
 """Name of the score whose bins the nonconformity of a target has."""

@@ -14,14 +14,15 @@ from ..uncertainty import novelty
 from ..uncertainty.familiarity import SCORE
 from .alarms import Familiar
 from .base import find
-from .calibration import ByClass, ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from .choice_policies import Best, Blended, Surer, Switched
 from .ensembles import Ensemble, Snapshots, has_rounds_after_training
-from .guarantee_policy import Guaranteed, GuaranteeScope
+from .error_guarantee_policy import Guaranteed, GuaranteeScope
 from .laplace import Laplace
 from .pooled_alarms import PooledAlarms
+from .prediction_sets import ByClass, Conformal, LabelShifted
 from .privacy import Private
 from .quantities import Intervals, Valued
+from .temperature_scaling import ClassBiased, TemperatureScaled
 
 OWNERS = {
     "handover_rate": ("switch",), "abstain_rate": ("switch",), "max_aleatoric": ("switch",),

@@ -28,7 +28,8 @@ from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
 from . import claim_tests as promises
 from . import data_fractions, fusing_copied_opinions
-from .calibration import against_chance, calibration, judged
+from .accuracy import against_chance, judged
+from .calibration import calibration
 from .claim_tests import about_logits, disagreement
 from .correction import corrected
 from .run_predictions import KEPT, LOGITS, Observed, mean_over_silos

@@ -29,8 +29,8 @@ from ...engines.flower_messages import NEVER, Order, Words
 from ...engines.secure_sums import weight_in, weights_of
 from ...files import Ledger, held, read, refuse_link, refuse_links, to_bytes, write_bytes, write_record
 from ...files.schema import SCHEMA, FileSum, ModelFile, SiloKeeps, SiloSource
-from ...runs.fingerprints import MODEL
 from ...runs.finished_run import Run
+from ...runs.initial_model import MODEL
 from ...runs.spec import spec_of
 from ...runs.spec_file import described
 from ...runs.stored_preparation import PREPARATION, kept_preparation

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from . import summary_metrics
 from .base import Count, Figure, File, Record, Size
-from .run import QuantityRecord
+from .preparation import QuantityRecord
 from .training_files import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 
 

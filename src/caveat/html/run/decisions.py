@@ -15,8 +15,8 @@ from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Statement, Table, column, table, words
 from .alarms import AN_ALARM, promised
 from .guarantee import Shares, foreign, in_words, kept, shares_of
+from .quadrants import quadrants
 from .silo_metrics import METRICS
-from .uncertainty import quadrants
 
 ABOUT = {INSIDE: "own", "ood_local": "only other silos'", NOBODY: "no silo's"}
 """Whose the inputs of a stream are; the mixture of the first two is no stream of its own."""

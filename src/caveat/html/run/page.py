@@ -14,16 +14,18 @@ from ..templates import Table, column, table, words, worst_first
 from .advice import below
 from .classification import classification
 from .decisions import ABOUT, OWN, decisions, outcomes
-from .guarantee import promise, subgroup_table
+from .feature_plots import codebook, scatter
+from .guarantee import promise
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection, secured
 from .overview import headline, overview
+from .quadrants import QUADRANTS, two_models
 from .quantity import quantity_parts
 from .rounds import cost_table, curves, domains
 from .silo_metrics import own_metrics
 from .silos import silo_section
+from .subgroups import subgroup_table
 from .trust import reliability, right_and_wrong, risk_coverage, temperatures, trust
-from .uncertainty import QUADRANTS, codebook, scatter, two_models
 
 
 @dataclass(frozen=True)

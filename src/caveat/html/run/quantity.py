@@ -12,7 +12,6 @@ from ..commands import code
 from ..templates import Statement, worst_first
 from .advice import alone_step, predicting
 from .classification import ALONE, gap_to, over_silos
-from .guarantee import subgroup_table
 from .incidents import failures, varied
 from .overview import headline
 from .quantity_plots import pictures, probabilities, side_by_side, survival
@@ -33,6 +32,7 @@ from .quantity_silos import (
 from .rerun_commands import twice
 from .rounds import cost_table, curves, overtrained
 from .silo_baselines import MOST_NAMED
+from .subgroups import subgroup_table
 
 SHOWN = 12
 """Maximum number of silos with a picture."""

@@ -22,7 +22,7 @@ from ...uncertainty.statistical_tests import (
 from ..diagrams import Dot, interval_cell
 from ..templates import Cell, Statement, Table, column, table, words, worst_first
 from .classification import ALONE, called
-from .guarantee import QUANTITY, TIME
+from .subgroups import QUANTITY, TIME
 
 BRIEF = ("crps", "c_index", "integrated_brier")
 """The metrics of other methods in the terminal, whose lines are short."""

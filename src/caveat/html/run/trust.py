@@ -24,8 +24,8 @@ from .classification import baseline, one_class
 from .confidence import LEVEL, MATERIAL, Confidence, confidence
 from .decisions import OWN, TOLERATED, Single, better_alone
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
+from .quadrants import KNOWN_TO
 from .rerun_commands import mended
-from .uncertainty import KNOWN_TO
 
 
 def pooled_bins(run: RunFolder) -> tuple[Reliability, int] | None:

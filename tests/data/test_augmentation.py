@@ -14,8 +14,15 @@ from torch import Tensor
 import caveat
 from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, Data, RunError, seeded
+from caveat.data.augmentation import (
+    CHANGES,
+    random_brightness,
+    random_crop,
+    random_erasing,
+    random_flip,
+    random_rotation,
+)
 from caveat.data.settings import DataSettings
-from caveat.data.transforms import CHANGES, random_brightness, random_crop, random_erasing, random_flip, random_rotation
 from caveat.data.user_data import from_arrays
 from caveat.methods import METHODS
 

@@ -17,8 +17,8 @@ from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Ro
 from caveat.core.errors import ConfigurationError
 from caveat.metrics import figures, measure
 from caveat.uncertainty import sets
-from caveat.wrappers.calibration import ByClass, Conformal
 from caveat.wrappers.choice_policies import Switched
+from caveat.wrappers.prediction_sets import ByClass, Conformal
 from caveat.wrappers.uncertainty_settings import Uncertainty
 
 COVERAGE = 0.9

@@ -26,8 +26,6 @@ from caveat.wrappers.aggregation import (
     FIRST,
     SECOND,
     Rule,
-    ServerOptimizer,
-    Stepping,
     combined,
     geometric_weights,
     krum_weights,
@@ -35,6 +33,7 @@ from caveat.wrappers.aggregation import (
     squared_distances,
 )
 from caveat.wrappers.privacy import Private
+from caveat.wrappers.server_optimizers import ServerOptimizer, Stepping
 
 Array = NDArray[np.float64]
 SETTINGS: list[dict[str, Any]] = [

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from caveat.core import Answers, Data, Decision, Payload, Prediction, Round, SiloContext, State
 from caveat.methods import FedAvg
 from caveat.uncertainty.temperature import CONTAMINATION, LEAST
-from caveat.wrappers.calibration import TemperatureScaled
-from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.error_guarantee_policy import Guaranteed
 from caveat.wrappers.privacy import Private
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 from caveat.wrappers.uncertainty_settings import Uncertainty
 
 
