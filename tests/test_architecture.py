@@ -50,7 +50,7 @@ WITHIN = {
         {"measurement_checks"},
         {"executor", "rounds", "flower_secure"},
         {"batched_executor"},
-        {"vectorization", "replies"},
+        {"vectorization", "reply_collector"},
         {"worker_process"},
         {"single_machine", "flower"},
     ),
