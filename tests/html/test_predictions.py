@@ -18,12 +18,14 @@ from caveat.core.quantity import restored
 from caveat.core.text import percent
 from caveat.files.schema import WarningRecord
 from caveat.html.p_value_charts import by_row, curve
-from caveat.html.predicted_inputs import PredictedInputs
+from caveat.html.predicted_inputs import PredictedInputs, SiloAdvice
 from caveat.html.predicted_tables import surest
 from caveat.html.predictions import next_steps, render, sentence, verdicts
 
 INPUTS = 20
-WRONG = "Without an alarm, a prediction can still be wrong"
+NEAR = "2 of these are nearly undecided (a probability below 60 %). "
+CAN_BE_WRONG = "Without an alarm, a prediction can still be wrong"
+WRONG = f"{NEAR}{CAN_BE_WRONG}"
 
 
 def made(low: int, **more: Any) -> PredictedInputs:
@@ -83,13 +85,13 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     assert "A person decides each." not in rows
 
 
-@pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "good"), (8, "bad")])
+@pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "unknown"), (8, "bad")])
 def test_more_alarms_than_chance_are_called_unlike_the_silos_own(low: int, kind: str) -> None:
     # The threshold is that of 99 calibration inputs: five or more of 20 in 0.9 % of files.
     line = verdicts(made(low))[0]
     assert line[0] == kind
     why = " (8 unlike the silo's own inputs), more than chance explains (p < 0.001)" * (kind == "bad")
-    why += ", no more than chance explains (p = 0.092)" * (low == 3)
+    why += ", more than expected, which chance can still explain (p = 0.092)" * (low == 3)
     told = f"{low} of 20 inputs raise an alarm{why}; of the silo's own, about 1 is expected (5 in 100). Such an input "
     assert line[1].replace("\xa0", " ").startswith(told)
 
@@ -109,7 +111,7 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     assert check == ("Compare units, codes and selection of the inputs with those of the silo's own. If they differ, "
                      "have a person decide all inputs.")  # fmt: skip
     assert person.startswith("Otherwise, have a person decide 4 inputs with ")
-    assert use.startswith("Use the labels of the other 16 in the CSV then. Without an alarm")
+    assert use.startswith(f"Use the labels of the other 16 in the CSV then. {WRONG}")
     person, use = steps(made(3))
     assert person.startswith("Have a person decide 3 inputs with ")
     assert use.startswith("Use the labels of the other 17 in the CSV. ")
@@ -206,9 +208,9 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     at_silo = steps(replace(found, tested=(12, 322), own=(3, 40), limit=9.0))[1]
     assert at_silo.endswith(
-        f"{WRONG}: of this silo's test inputs, whatever their uncertainty, 3 of 40 were (7.5 %, 95 % interval 2.6 % to "
+        f"{WRONG}: of the silo's answered test inputs, 3 of 40 were (7.5 %, 95 % interval 2.6 % to "
         "19.9 %); of all silos' test inputs with total_uncertainty up to 9, 12 of 322 (3.7 %, 95 % interval 2.1 % to "
-        "6.4 %; optimistic, because the limit was chosen on the same inputs)."
+        "6.4 %; the limit was chosen on these inputs)."
     )
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
@@ -272,7 +274,7 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     assert not any(doubtful and value > limit for doubtful, value in zip(found.doubtful, total, strict=True))
     limited = replace(found, limit=limit, tested=(7, 323))
     assert sum(limited.referred) == 7
-    over = f"4 of an uncertainty above {limit:.3g}"
+    over = f"4 only for an uncertainty above {limit:.3g}"
     said = sentence(limited).striptags()
     assert said == f"A person decides 7 of 20 inputs ({over}, 3 unlike the silo's own inputs), the model 13."
     person, others = steps(limited)
@@ -282,8 +284,8 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
         f"only uncertain (total_uncertainty above {limit:.3g} nats, the limit of the run&#39;s report)."
     )
     told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 (2.2 %, 95 % interval "
-    told += "1.1 % to 4.4 %; optimistic, because the limit was chosen on the same inputs)."
-    assert others == f"Use the labels of the other 13 in the CSV. {WRONG}: {told}"
+    told += "1.1 % to 4.4 %; the limit was chosen on these inputs)."
+    assert others == f"Use the labels of the other 13 in the CSV. {CAN_BE_WRONG}: {told}"
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
     report = ", the limit of the run&#39;s report"
     assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g} nats{report}."
@@ -362,11 +364,11 @@ def test_a_score_that_alone_is_low_for_more_inputs_is_said() -> None:
 def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -> None:
     why = "Do not use it at VA before a test on more inputs there: it is right no more often than the most frequent "
     found = replace(
-        made(3), against=f"{why}class (15 against 22 of 25).", warnings=("Too few rounds.",),
+        made(3), advised=SiloAdvice(f"{why}class (15 against 22 of 25)."), warnings=("Too few rounds.",),
         evaluating="caveat evaluate RUN FILE --silo VA", in_sample="new.csv is a file of the run's data.",
     )  # fmt: skip
     assert sentence(found).striptags() == (
-        f"{found.against.replace('use it', 'use this model')} A person decides 20 inputs."
+        f"{found.advised.against.replace('use it', 'use this model')} A person decides 20 inputs."
     )
     assert all(found.referred)
     seldom = replace(found, prediction=made(4).prediction)
@@ -378,12 +380,61 @@ def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -
     assert data == "Do not judge the model by these predictions: new.csv is a file of the run's data."
     assert Markup(test).striptags().endswith("with caveat evaluate RUN FILE --silo VA.")
     assert person.startswith("Have a person decide all 20 inputs")
-    assert "Warnings of the run 1 Too few rounds." in Page(render(found)).text
+    assert "Warning of the run : Too few rounds." in Page(render(found)).text
     labelled = steps(replace(made(8), evaluating=found.evaluating, labelled=True))
     told = "The file has labels: test the model with caveat evaluate RUN FILE --silo VA."
     assert told in [Markup(step).striptags() for step in labelled]
     assert not any("evaluate" in step for step in steps(replace(made(8), evaluating=found.evaluating)))
     assert "for the model" not in render(found)
+
+
+def test_labels_that_the_report_allows_only_beside_a_person_are_never_left_to_the_model() -> None:
+    check = Markup("Check the unusual data of the run (see warnings) first.")
+    found = replace(
+        made(3), classes=["0", "1"], advised=SiloAdvice(beside=True, check=check),
+        confusion=[[25, 1], [7, 28]], positive=1, tested=(8, 61),
+    )  # fmt: skip
+    only = "only beside a person's own decision"
+    why = f"{only}, as the run's report says: the model misses 7 of 35 test inputs of class '1' here."
+    first = "First, check the unusual data of the run (see its warning)."
+    said = sentence(found).striptags()
+    assert said == (f"Use 17 of 20 labels {why} A person decides 3 without their labels (3 unlike the silo's own "
+                    f"inputs). {first}")  # fmt: skip
+    assert found.decides == ["person"] * INPUTS
+    data, person, use = steps(found)
+    assert data == check
+    alarm = "3 with an alarm (typicality of at most 0.05)"
+    assert person == f"Have a person decide 3 inputs without their labels: {alarm}."
+    rate = "13.1 %, 95 % interval 6.8 % to 23.8 %"
+    wrong = f"of all test inputs of the silo, with or without an alarm, 8 of 61 were ({rate}): 7 of 35 of class '1' and"
+    assert use == f"Use the labels of the other 17 in the CSV {only}. {WRONG}: {wrong} 1 of 26 of class '0'."
+    page = Page(render(found)).text
+    assert "beside a person's decision" in page
+    assert not any(told in page for told in ("for the model", "global model", "the model decides", "the model 17"))
+    seldom = sentence(replace(found, prediction=made(4).prediction)).striptags()
+    assert seldom.endswith(f"If these are its own, use 16 of 20 labels {why} {first}")
+    assert sentence(replace(found, prediction=made(0).prediction)).striptags() == f"Use 20 of 20 labels {why} {first}"
+    unlike = replace(found, prediction=made(8).prediction)
+    assert sentence(unlike).startswith("<b>Do not rely on these 20 predictions yet</b>")
+    assert check not in steps(unlike)
+
+
+def test_confidence_that_the_report_calls_too_high_is_said_of_probabilities() -> None:
+    told = "Do not trust the probabilities: by the run's report, its confidence is too high."
+    assert steps(replace(made(3), advised=SiloAdvice(overconfident=True)))[-1] == told
+    assert not any("probabilities:" in step for step in steps(made(3)))
+
+
+def test_labels_with_nearly_equal_probabilities_are_counted_without_those_of_a_person() -> None:
+    assert made(0).undecided == 2
+    near = made(0).prediction.probs.topk(2).values.diff().abs().argmin()
+    p = torch.linspace(0.1, 1, INPUTS, dtype=torch.float64)
+    p[near] = 0.01
+    one = made(0, typicality=p)
+    assert one.undecided == 1
+    assert " 1 of these is nearly undecided (a probability below 60 %). " in steps(one)[-1]
+    sure = torch.tensor([[0.9, 0.1]] * INPUTS, dtype=torch.float64)
+    assert not any("undecided" in step for step in steps(made(0, probs=sure)))
 
 
 def test_of_warnings_about_data_the_first_one_is_said() -> None:
@@ -464,7 +515,7 @@ def test_a_page_of_a_quantity_has_values_with_intervals(event: str) -> None:
     assert ("Predicted median times." if event else "Predicted values.") in page
     assert ("risk_1" in page) == bool(event)
     assert not any(word in page for word in ("nats", "label", "most probable"))
-    assert steps(found)[-1] == "Use the values of the CSV. Without an alarm, a prediction can still be wrong."
+    assert steps(found)[-1] == f"Use the values of the CSV. {CAN_BE_WRONG}."
     if not event:
         most, unsure = surest(found), surest(found, last=True)
         assert (most[0], unsure[0]) == (0, INPUTS - 1)

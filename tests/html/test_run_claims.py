@@ -265,7 +265,7 @@ def test_predictions_below_the_highest_bin_are_judged_by_themselves(tmp_path: Pa
     )
     z = 45 * (0.737 - 0.6) / (45 * 0.737 * 0.263) ** 0.5
     p = math.erfc(z / 2**0.5)
-    assert f"60.0 % right (p = {p:.3f}; corrected for 5 checks, p = {5 * p:.2f})." in said
+    assert f"60.0 % right (p = {p:.3f}; corrected for the 5 checks of confidence, p = {5 * p:.2f})." in said
 
 
 def hospital(name: str, matrix: list[list[int]]) -> dict[str, Any]:

@@ -53,6 +53,12 @@ def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
     assert "nats" not in said(run)  # which says nothing of whether it can be trusted
 
 
+def test_the_lowest_of_silos_that_are_tied_is_not_a_single_one(tmp_path: Path) -> None:
+    folder = fake_run(tmp_path / "run")
+    lowest = json.loads((folder / "summary.json").read_text())["worst"]["accuracy"]
+    assert f"lowest is {100 * lowest:.1f} % at 2 silos. " in said(changed(folder, accuracy=lowest))
+
+
 def test_a_difference_comes_with_the_interval_of_paired_silos(tmp_path: Path) -> None:
     run = changed(fake_run(tmp_path / "run"), accuracy=0.5)
     pairs = zip(run.silos, run.baselines["fedavg"].silos, strict=True)
@@ -95,6 +101,14 @@ def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Pat
     assert frames[0] == pytest.approx(frames[1], rel=1e-3)
     assert [name for _, name in found.legend] == list(DOMAINS)
     assert "75 % of their variance" in found.note
+
+
+def test_features_of_some_test_inputs_say_of_how_many(run: RunFolder) -> None:
+    sizes = {silo.name: 60 for silo in run.silos}
+    for most, told in ((60, False), (61, True)):
+        found = scatter(run.features, list(DOMAINS), 9, sizes | {run.silos[0].name: most})
+        assert found is not None
+        assert ("Of each silo, at most 60 test inputs are shown." in found.note) == told
 
 
 def test_features_of_some_silos_say_of_how_many(run: RunFolder) -> None:

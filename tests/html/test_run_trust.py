@@ -21,7 +21,9 @@ from caveat.data.settings import Split
 from caveat.files import read_run
 from caveat.files.schema import Metrics, RoundRow, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
+from caveat.html.predicted_inputs import NOTHING, SiloAdvice
 from caveat.html.run.alarms import familiarity, promised, too_many, too_many_in_all
+from caveat.html.run.at_silo import at_silo
 from caveat.html.run.confidence import SureErrors, confidence, silos_off
 from caveat.html.run.guarantee import exceeding
 from caveat.html.run.overview import overview
@@ -74,7 +76,8 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
 def test_with_a_temperature_it_is_not_advised_once_more(tmp_path: Path) -> None:
     found = told(confident_run(tmp_path / "run", TOO_SURE, off=8, temperature=True))
     assert "uncertainty.temperature_scaling" not in advice(found)
-    assert 'uncertainty.policy = "guaranteed"' in advice(found)
+    again = f"{tmp_path}/run/config.toml --set uncertainty.policy=guaranteed --out {tmp_path}/run-guaranteed"
+    assert f"For a bound on errors, run it again with caveat run {again}" in advice(found)
 
 
 def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: Path) -> None:
@@ -85,14 +88,13 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
         "calibration error (ECE) 0.015, where chance explains 0.020.",
     )
     assert (
-        advice(found) == "Have a person decide inputs with total_uncertainty (entropy, in nats) among the largest "
-        "10 % or with an alarm (unlike the silo's own inputs, or more uncertain): uncertainty alone selects 36 of "
-        "360 test inputs, with 6 of 9 errors. Of the others of all silos together (not recorded by silo), 0.9 % (3 of "
-        "324) are wrong (95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs. With the 18 "
-        "alarms, a person decides 36 to 54 test inputs: the run does not record which have both."
+        advice(found) == "Have a person decide inputs with total_uncertainty among the largest 10 % or with an alarm "
+        "(unlike the silo's own inputs, or more uncertain), 36 to 54 of 360 test inputs. This takes at least 6 of 9 "
+        "errors; of the less uncertain ones of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); "
+        "the limit was chosen on these inputs."
     )
     silent = told(confident_run(tmp_path / "silent", RIGHT, off=1, temperature=True, unfamiliar=0.0))
-    assert advice(silent).endswith("limit and errors are of the same test inputs.")
+    assert "or more uncertain), 36 of 360 test inputs. This takes 6 of 9 errors; " in advice(silent)
 
 
 @pytest.mark.parametrize(("off", "kind"), [(0, "good"), (1, "good"), (2, "good"), (3, "bad")])
@@ -202,13 +204,11 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty (entropy, in nats) above 0.321 (the "
-                             "most uncertain tenth) or with an alarm (unlike the silo's own inputs, or "
-                             "more uncertain): uncertainty alone selects 36 of 360 test inputs, with 6 of 9 "
-                             "errors. Of the others of all silos together (not recorded by silo), 0.9 % (3 of 324) "
-                             "are wrong (95 % interval 0.3 % to 2.7 %); limit and errors are of the same test inputs. "
-                             "With the 18 alarms, a person decides 36 to 54 test inputs: the "
-                             "run does not record which have both."),
+        ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty above 0.321 nats (the most "
+                             "uncertain tenth) or with an alarm (unlike the silo's own inputs, or more uncertain), "
+                             "36 to 54 of 360 test inputs. This takes at least 6 of 9 errors; of the less uncertain "
+                             "ones of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); the limit "
+                             "was chosen on these inputs."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "
                             "wrong (95 % interval 1.9 % to 7.8 %), compared with 40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
@@ -225,7 +225,7 @@ def test_what_is_left_to_a_person_is_said_where_it_spares_much(tmp_path: Path, r
     assert known_errors(summary, "silo-0") == known  # a page of predictions applies the same limit
     del curve["max_uncertainty"]
     without = advice(told(change(folder, risk_coverage=curve)))
-    assert without == said.replace("above 0.321 (the most uncertain tenth)", "among the largest 10 %")
+    assert without == said.replace("above 0.321 nats (the most uncertain tenth)", "among the largest 10 %")
 
 
 def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> Non
     found = right_and_wrong(read_run(folder))
     assert found is not None
     assert [name for _, name in found[1]] == ["right", "wrong", "known to other silos only", "known to no silo"]
-    assert "right 90, 89 % of them below 0.5 nats" in found[0].caption
+    assert "right 90, 89 % of them up to 0.5 nats" in found[0].caption
     assert found[0].drawing.count('class="event"') == 1
     assert "known to other silos only 100, 40 % of them" in found[0].caption
     assert "known to no silo 100, 10 % of them" in found[0].caption
@@ -478,7 +478,7 @@ def test_the_share_of_errors_of_a_guarantee_is_one_number_on_the_page(tmp_path: 
         silo |= {"n_calibration": n, "test": {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}}
     change(folder, silos=silos, streams={})
     page = Page(render(read_run(folder))).text
-    assert "answers 100 of 200 test inputs, 79 of these correctly. Its guarantee" in page
+    assert "answers 100 of 200 test inputs, 79 of these correctly." in page
     assert "Found: 5.8 % (21 of 100, weighted)." in page
     assert "50.0 % answered, 5.8 % of these wrong, silos weighted as in calibration; decisions may use" in page
     assert "21.0 %" not in page
@@ -618,7 +618,9 @@ def test_a_silo_where_training_alone_is_better_is_named(tmp_path: Path) -> None:
     (l1, u1), (l2, u2) = wilson(20, 40), wilson(40, 40)
     low, high = 0.5 - ((u1 - 0.5) ** 2 + (1 - l2) ** 2) ** 0.5, 0.5 + ((0.5 - l1) ** 2 + (u2 - 1) ** 2) ** 0.5
     said = advice(told(folder))
-    assert said.startswith("Use training alone (method local) instead at silo-1 (40 of 40 right, this run 20).")
+    instead = "Use training alone (method local) instead at silo-1 (40 of 40 right, this run 20)."
+    assert said.startswith(instead)
+    assert [at_silo(read_run(folder), silo).against for silo in ("silo-0", "silo-1")] == ["", instead]
     assert "Predict new inputs of silo-0 and silo-2 with" in str(Markup(told(folder).advice[-1]).striptags())
     page = Page(render(read_run(folder)))
     assert f"training alone is better at silo-1 (50.0 points; {100 * low:.1f} to {100 * high:.1f})" in page.text
@@ -712,6 +714,9 @@ def test_missed_inputs_of_the_positive_class_are_in_the_headline(tmp_path: Path)
     change(folder, classes=["well", "ill"], classification=confusion)
     said = "uefl misses 27 of 109 inputs of class 'ill', and predicts this class for 10 of 77 others."
     assert said in Page(render(read_run(folder))).text
+    change(folder, classification=confusion | {"operating": {"threshold": 0.4, "whose": "federation"}})
+    at = f"{said[:-1]}, by the most probable class rather than by thresholds."
+    assert at in Page(render(read_run(folder))).text  # beside sensitivity, which is at thresholds
     change(folder, classification={"confusion": confusion["confusion"]})
     assert "uefl misses" not in Page(render(read_run(folder))).text  # no class is the positive one
 
@@ -797,10 +802,28 @@ def test_commands_have_the_time_that_they_take_and_not_the_time_of_the_run(tmp_p
     assert "(about 3.3 min)" in step  # this run and training alone, each 100 s
 
 
+def test_a_page_of_predictions_has_the_advice_of_the_report(tmp_path: Path) -> None:
+    of_classes(tmp_path / "a", [[[30, 10], [9, 1]], [[41, 4], [7, 28]], [[38, 3], [3, 36]]])
+    run = read_run(tmp_path / "a")
+    assert at_silo(run, "silo-0").against.startswith("Do not use it at silo-0")
+    assert [at_silo(run, silo).beside for silo in ("silo-0", "silo-1", "silo-2")] == [False, True, True]
+    of_classes(tmp_path / "b", [[[45, 0], [0, 35]], [[41, 0], [0, 39]]])
+    assert at_silo(read_run(tmp_path / "b"), "silo-0") == NOTHING
+    sure = read_run(confident_run(tmp_path / "c", TOO_SURE, off=8))
+    assert at_silo(sure, "silo-0") == SiloAdvice(overconfident=True)
+    data = {"kind": "data", "text": "Column 'chol' has 0 in several rows.", "silos": ["silo-1"]}
+    known = read_run(change(confident_run(tmp_path / "d", RIGHT, off=0), warnings=[data]))
+    assert at_silo(known, "silo-0") == NOTHING
+    assert at_silo(known, "silo-1").check == "Check the unusual data of the run (see warnings) first."
+    below = {"kind": "below_reference", "text": "A linear model is better.", "silos": []}
+    early = read_run(change(tmp_path / "d", warnings=[below]))
+    assert at_silo(early, "silo-0").against == "Do not use it yet: a linear model is better."
+
+
 def test_unusual_data_come_first(tmp_path: Path) -> None:
     warning = {"kind": "data", "text": "Column 'chol' has 0 in several rows.", "silos": []}
     folder = change(confident_run(tmp_path / "run", RIGHT, off=0), warnings=[warning])
-    assert Markup(told(folder).advice[0]).striptags() == "Check the unusual data (see warnings) first."
+    assert Markup(told(folder).advice[0]).striptags() == "Check the unusual data of the run (see warnings) first."
     line, other = "data.rename_columns.chol = { missing = [0] }", "data.rename_columns.id = false"
 
     def first(*settings: str) -> str:
@@ -808,23 +831,25 @@ def test_unusual_data_come_first(tmp_path: Path) -> None:
         return str(Markup(told(folder).advice[0]).striptags())
 
     assert first(line) == (
-        "Check the unusual data (see warnings) first; if the setting proposed there is right, repeat the run with "
-        f"caveat run {folder}/config.toml --set '{line}' --out {folder}-corrected (about 4.0 s)."
+        "Check the unusual data of the run (see warnings) first; if the setting proposed there is right, repeat the "
+        f"run with caveat run {folder}/config.toml --set '{line}' --out {folder}-corrected (about 4.0 s)."
     )
     assert f"if the settings proposed there are right, repeat the run with caveat run {folder}/config.toml --set " in (
         both := first(line, other)
     )
     assert both.count("--set 'data.rename_columns.") == 2
     assert (
-        first(line, "data.rename_columns.chol = false") == "Check the unusual data (see warnings) first."
+        first(line, "data.rename_columns.chol = false") == "Check the unusual data of the run (see warnings) first."
     )  # one key twice
     about = json.loads((folder / "run.json").read_text())
     for key in ("rename_columns", "files", "dictionary"):
         spec = about["spec"] | {"data": {"source": "csv:a.csv", key: [{"own": "age", "missing": [0]}]}}
         write_json(folder / "run.json", about | {"spec": spec})
-        assert first(line) == "Check the unusual data (see warnings) first."  # the command would replace what is set
+        assert (
+            first(line) == "Check the unusual data of the run (see warnings) first."
+        )  # the command would replace what is set
     write_json(folder / "run.json", about | {"spec": about["spec"] | {"data": None}})  # a run from Python
-    assert first(line) == "Check the unusual data (see warnings) first."
+    assert first(line) == "Check the unusual data of the run (see warnings) first."
 
 
 @pytest.mark.parametrize(("wrong", "kind"), [(3, "unknown"), (2, "good")])
@@ -840,7 +865,7 @@ def test_a_check_of_confidence_that_is_significant_alone_takes_the_tick_away(
     assert found.p == pytest.approx(5 * p)
     ((shown, text),) = [each for each in lines(told(folder)) if "error of its confidence" in each[1].lower()]
     assert shown == kind
-    assert (f"(p = {p:.3f}; corrected for 5 checks, p = {5 * p:.2f})." in text) == (kind == "unknown")
+    assert (f"(p = {p:.3f}; corrected for the 5 checks of confidence, p = {5 * p:.2f})." in text) == (kind == "unknown")
 
 
 @pytest.mark.parametrize(("low", "unstable"), [(0.3, False), (0.25, True)])

@@ -59,8 +59,7 @@ def predict(
         _warn(page)
         notes = batch_notes(prediction) if preparation.encoders else ()
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
-        who = ["person" if referred else "model" for referred in page.referred]
-        others = {"decides": who, "file": found.files, "subgroup": names, **_ids(inputs, finished, silo)}
+        others = {"decides": page.decides, "file": found.files, "subgroup": names, **_ids(inputs, finished, silo)}
         _write_csv(prediction_rows(prediction, preparation.classes, {**others, "input_note": notes}), out)
         typer.echo(sentence(page).striptags(), err=True)
         if report is not None:

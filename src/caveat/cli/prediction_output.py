@@ -11,11 +11,11 @@ from ..core import Decision, Prediction, Reason
 from ..core.text import plural
 from ..data.preprocessing import Inputs
 from ..data.tables.encoding import Encoder
-from ..files import RunFolder, as_text, record_of
+from ..files import as_text, read_run, record_of
 from ..files.checkpoints import hashes
 from ..files.schema import Gallery, SiloRecord, Summary, WarningRecord
-from ..html.predicted_inputs import PredictedInputs, namesake
-from ..html.run.advice import against
+from ..html.predicted_inputs import NOTHING, PredictedInputs, namesake
+from ..html.run.at_silo import at_silo
 from ..runs.finished_run import Run
 
 
@@ -83,14 +83,25 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
     summary = record_of(run.folder / "summary.json", Summary)  # a silo's own copy of a federation's model has none
     tested, limit = (None, None) if summary is None else known_errors(summary, silo)
     own = None if summary is None else _wrong_of(summary.silos, silo)
-    advice = against(RunFolder(run.folder, summary=summary), silo)
+    advised = NOTHING if summary is None else at_silo(read_run(run.folder), silo)
+    confusion, positive = by_class(summary, silo)
     warnings = warnings_at(silo, summary.warnings if summary else ())
     different = len(set(hashes(found.x.numpy()))) if len(found.x) else 0
+    features = "codewords" if summary and any(each.codewords for each in summary.silos) else "features"
     return PredictedInputs(
         prediction, run.preparation.classes, run.experiment.method.name, silo, locate(source).name, {}, image,
-        found.files, others, tested, own, limit, advice, warnings, of_own(source, run, silo, summary), different,
-        "codewords" if summary and any(each.codewords for each in summary.silos) else "features",
+        found.files, others, tested, own, limit, advised, confusion, positive, warnings,
+        of_own(source, run, silo, summary), different, features,
     )  # fmt: skip
+
+
+def by_class(summary: Summary | None, silo: str) -> tuple[Sequence[Sequence[int]], int | None]:
+    """Return a silo's test inputs by class and most probable class, and the place of the positive class, if known."""
+    found = next((each.classification for each in (summary.silos if summary else ()) if each.name == silo), None)
+    if summary is None or found is None or not found.confusion:
+        return (), None
+    names, positive = summary.classes or [], summary.classification.positive if summary.classification else ""
+    return found.confusion, names.index(positive) if len(names) == 2 and positive in names else None
 
 
 def mostly_missing(encoder: Encoder | None) -> set[str]:

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 from torch import Tensor
 
 from ..core import Decision, Prediction, Reason
@@ -16,6 +17,8 @@ from ..uncertainty.statistical_tests import beta_binomial_tail, change_test
 
 LEVEL = 0.01
 """Level of the tests of all inputs together."""
+NEAR = 0.2
+"""Difference of two probabilities below which a label is nearly undecided: below 60 % of two classes."""
 
 
 class Alarms(NamedTuple):
@@ -34,6 +37,23 @@ class Alarms(NamedTuple):
     def seldom(self) -> bool:
         """Whether there are as many by chance in fewer than a twentieth of files."""
         return self.p < 0.05
+
+
+@dataclass(frozen=True)
+class SiloAdvice:
+    """What the report of a run says about the use of one silo's model."""
+
+    against: str = ""
+    """Why not to use the model; empty without a reason."""
+    beside: bool = False
+    """Whether to use it only beside a person's own decision."""
+    overconfident: bool = False
+    """Whether the report says not to trust its confidence."""
+    check: Markup | None = None
+    """To check the unusual data of the run first; None if no warning about data concerns the silo."""
+
+
+NOTHING = SiloAdvice()
 
 
 @dataclass(frozen=True)
@@ -60,8 +80,12 @@ class PredictedInputs:
     """Wrong and answered test inputs of the silo, whatever the limit."""
     limit: float | None = None
     """The total uncertainty above which the run's report refers inputs to a person; None without one."""
-    against: str = ""
-    """The advice of the run's report against this silo's model; empty without any."""
+    advised: SiloAdvice = NOTHING
+    """The advice of the run's report on this silo's model."""
+    confusion: Sequence[Sequence[int]] = ()
+    """The silo's test inputs by class and most probable class; empty if they were not counted."""
+    positive: int | None = None
+    """The place of the positive class, if there is one."""
     warnings: Sequence[str] = ()
     """The run's warnings that concern the silo."""
     in_sample: str = ""
@@ -93,10 +117,20 @@ class PredictedInputs:
         """Whether an input is abstained from or has a reason not to rely on its label."""
         return [bool(reason) or not known for reason, known in zip(self.reasons, self.answered, strict=True)]
 
+    @property
+    def beside(self) -> bool:
+        """Whether labels without a reason are used only beside a person's own decision."""
+        return self.advised.beside and not (self.advised.against or self.all_unlike)
+
+    @property
+    def decides(self) -> list[str]:
+        """Who decides an input by the advice of the run's report: "person" or "model"."""
+        return ["person" if referred or self.beside else "model" for referred in self.referred]
+
     @cached_property
     def referred(self) -> list[bool]:
-        """Whether a person decides an input: it is doubtful or above the limit, or nothing can be relied on."""
-        if self.against or self.all_unlike:
+        """Whether the label of an input is not used: it is doubtful or above the limit, or nothing can be relied on."""
+        if self.advised.against or self.all_unlike:
             return [True] * len(self.prediction)
         limit = math.inf if self.limit is None else self.limit
         over = (self.prediction.uncertainty["total"] > limit).tolist() if limit < math.inf else self.doubtful
@@ -156,6 +190,15 @@ class PredictedInputs:
     def all_unlike(self) -> bool:
         """Whether all inputs together are unlike the silo's own, by alarms or columns."""
         return bool((self.alarms and self.alarms.unlike) or self.unlike)
+
+    @cached_property
+    def undecided(self) -> int:
+        """The number of inputs with a label to use of which two classes are nearly as probable."""
+        if self.figures or self.prediction.probs.shape[-1] < 2:
+            return 0
+        first, second = self.prediction.probs.topk(2).values.unbind(-1)
+        near = (first - second < NEAR).tolist()
+        return sum(either and not referred for either, referred in zip(near, self.referred, strict=True))
 
     @cached_property
     def undefined(self) -> int:

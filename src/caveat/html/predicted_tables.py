@@ -66,7 +66,8 @@ def answers(found: PredictedInputs) -> Table | None:
     pairs = Counter(zip(labels, found.referred, strict=True))
     names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
     columns = [words("predicted", map(plain, names))]
-    for who, referred in (("for the model", False), ("for a person", True)):
+    used = "beside a person's decision" if found.beside else "for the model"
+    for who, referred in ((used, False), ("for a person", True)):
         columns.append(column(who, (count(pairs[name, referred] or None) for name in names)))
     return table(columns, "Inputs by the most probable class.")
 
@@ -117,7 +118,8 @@ def tied(found: PredictedInputs) -> str:
     text = f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
     if not found.files and 0 < sum(found.referred) < len(found.prediction):
         rows = ranges((i for i, referred in enumerate(found.referred) if referred), _MOST_RANGES)
-        text += f" A person decides the rows {rows}."
+        alone = " without the label" * found.beside
+        text += f" A person decides the rows {rows}{alone}."
     return text
 
 
@@ -139,6 +141,8 @@ def _share(probability: float) -> str:
 def _decider(found: PredictedInputs, i: int) -> str:
     if found.referred[i]:
         return "a person"
+    if found.beside:
+        return "a person, beside the label"
     return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
 
 

@@ -22,6 +22,8 @@ _MOST_NOTES, _FEW = 5, 3
 _FEW_DIFFERENT = 0.9
 """Share of different inputs below which repeated ones are stated."""
 
+_NEARLY_SELDOM = 0.1
+"""Share of files of a silo's own inputs with as many alarms below which their number is not called good."""
 _ALARMS = (Reason.UNFAMILIAR, Reason.NOVEL, Reason.UNSURE)
 
 
@@ -48,11 +50,17 @@ def render(found: PredictedInputs) -> str:
 
 
 def sentence(found: PredictedInputs) -> Markup:
-    """Return whether the inputs are unlike the silo's own, and how many a person decides, and why."""
+    """Return whether the inputs are unlike the silo's own, how many a person decides, and why, and what the report of
+    the run advises."""
+    first = bool(found.advised.check) and not (found.advised.against or found.all_unlike)
+    return _decided(found) + " First, check the unusual data of the run (see its warning)." * first
+
+
+def _decided(found: PredictedInputs) -> Markup:
     n, doubtful = len(found.prediction), sum(found.doubtful)
-    if found.against:
+    if found.advised.against:
         text = Markup("<b>{}</b> A person decides {}.")
-        which = found.against.replace("Do not use it ", "Do not use this model ", 1)
+        which = found.advised.against.replace("Do not use it ", "Do not use this model ", 1)
         return text.format(which, plural(n, "input"))
     if found.all_unlike:
         also = f", nor on the {n - doubtful:,} of them without an alarm" if 0 < doubtful < n else ""
@@ -62,8 +70,14 @@ def sentence(found: PredictedInputs) -> Markup:
             most = f", most of all the {f'last {n - at:,}' if later else f'first {at:,}'}"
         text = Markup("<b>Do not rely on these {} yet</b>{}: together, the inputs are unlike the silo's own{}.")
         return text.format(plural(n, "prediction"), also, most)
-    over = f"of an uncertainty above {found.limit or 0:.3g}"
+    over = f"{'only ' * (doubtful > 0)}for an uncertainty above {found.limit or 0:.3g}"
     doubtful, told = sum(found.referred), _why(found.reasons, {over: sum(found.referred) - doubtful})
+    beside = found.beside and doubtful < n
+    if beside and not (found.alarms and found.alarms.seldom):
+        text = Markup("U{}.{}{}")
+        alone = f" A person decides {doubtful:,} without their labels{told}." * (doubtful > 0)
+        like = " Nothing says whether the inputs are like the silo's own." * (found.alarms is None)
+        return text.format(_beside(found), alone, like)
     if found.alarms is None:
         text = Markup("<b>{}</b> predicted; nothing says whether they are like the silo's own{}.")
         return text.format(plural(n, "input"), f"; a person decides {doubtful:,}{told}" if doubtful else "")
@@ -71,12 +85,22 @@ def sentence(found: PredictedInputs) -> Markup:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
     if found.alarms.seldom:
         text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected; so many or more happen by "
-                      "chance in {} of files of the silo's own inputs. If these are its own, a person decides {:,} and "
-                      "the model {:,}.")  # fmt: skip
+                      "chance in {} of files of the silo's own inputs. If these are its own, {}.")  # fmt: skip
+        then = f"a person decides {doubtful:,} and the model {n - doubtful:,}"
         return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), percent(found.alarms.p),
-                           doubtful, n - doubtful)  # fmt: skip
+                           "u" + _beside(found) if beside else then)  # fmt: skip
     text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")
     return text.format(f"{doubtful:,}", plural(n, "input"), told, f"{n - doubtful:,}")
+
+
+def _beside(found: PredictedInputs) -> Markup:
+    """Return for how many inputs a label is used beside a person's own decision, and why, without the first letter."""
+    n, k, why = len(found.prediction), found.positive, ""
+    if k is not None and (of := sum(found.confusion[k])):
+        why = f": the model misses {of - found.confusion[k][k]:,} of {of:,} test inputs of class "
+        why += f"{plain(found.classes[k])!r} here"
+    text = Markup("se {:,} of {} <b>only beside a person's own decision</b>, as the run's report says{}")
+    return text.format(n - sum(found.referred), plural(n, "label"), why)
 
 
 def _expected_alarms(found: PredictedInputs) -> str:
@@ -101,7 +125,9 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if prediction.typicality is None or not rate:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
+        near = alarms.p < _NEARLY_SELDOM and not alarms.seldom
         chance = f", {'' if alarms.seldom else 'no '}more than chance explains ({equation(alarms.p)})"
+        chance = f", more than expected, which chance can still explain ({equation(alarms.p)})" if near else chance
         chance *= alarms.raised > rate * n
         than = f"all {found.ranked_among:,}" if found.alarm_rank == 1 else f"all but {found.alarm_rank - 1:,} of the "
         than += f"{found.ranked_among:,}" * (found.alarm_rank > 1)
@@ -110,12 +136,13 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         one_in = f"{found.alarm_rank} in {found.ranked_among + 1:,}"
         told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}{chance}; of the silo's own, "
         told += f"{_expected_alarms(found)} expected ({one_in}). Such an input {what}."
-        if alarms.seldom and not found.against and not found.all_unlike:  # the headline has the numbers
+        if alarms.seldom and not found.advised.against and not found.all_unlike:  # the headline has the numbers
             told = f"An input with an alarm {what}, as {one_in} of the silo's own are."
         if found.unlike and not alarms.unlike:
             lines.append(Statement("open", f"The absence of an alarm is no evidence here: {told}"))
         else:
-            lines.append(Statement("bad" if alarms.unlike else "open" if alarms.seldom else "good", told))
+            kind = "unknown" if near else "good"
+            lines.append(Statement("bad" if alarms.unlike else "open" if alarms.seldom else kind, told))
     elif n:
         among = f"p-values rank inputs among {found.ranked_among:,} calibration inputs only"
         lines.append(Statement("unknown", f"No alarm is possible: {among}."))
@@ -148,7 +175,9 @@ def _parts(found: PredictedInputs) -> str:
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     """Return what to do now after these verdicts: check the inputs, leave some to a person, or use the answers."""
     n, doubtful = len(found.prediction), sum(found.referred)
-    steps = list[Markup | str]()
+    steps, refused = list[Markup | str](), found.advised.against or found.all_unlike
+    if found.advised.check and not refused:
+        steps.append(found.advised.check)
     checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
     seen = f' (the run\'s report has some: "Examples of test inputs", {plain(found.silo)})' * found.own_images
@@ -159,7 +188,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     another, known = (_another_silo(found), found.of_silo) if found.all_unlike else ([], "")
     if known:
         steps += another
-    if found.all_unlike or found.against:
+    if refused:
         text = Markup("{} a person decide {}, as the column <code>decides</code> of the CSV says.")
         have = "Until then, have" if known else "Have"
         steps.append(text.format(have, f"all {n:,} inputs" if n > 1 else plural(n, "input")))
@@ -171,14 +200,14 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
             several = "If the file has several sources, predict each as a file: p-values change near {}, perhaps again."
             steps.append(several.format(found.place(found.change[0])))
         steps += [*another * (not known), *test * found.labelled]
-    elif found.against:
+    elif found.advised.against:
         steps += test
     if undefined := found.undefined:
         steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
-    first = bool(found.alarms and found.alarms.seldom and doubtful < n and not (found.all_unlike or found.against))
+    first = bool(found.alarms and found.alarms.seldom and doubtful < n and not refused)
     if first:
         steps.append(f"{compare}. If they differ, have a person decide all inputs.")
-    if doubtful and not (found.all_unlike or found.against):
+    if doubtful and not refused:
         rules = [f"typicality of at most {found.prediction.false_alarm_rate:g}"] * (found.alarms is not None)
         rules += [WHY[reason] for reason in dict.fromkeys(found.reasons) if WHY[reason] and reason not in _ALARMS]
         rule = f" ({' or '.join(rules)})" * bool(rules)
@@ -190,17 +219,34 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         told = [f"{given:,} with {'an alarm' if alarms else 'a reason'}{rule}"] * (given > 0)
         more = f"that {'is' if doubtful - given == 1 else 'are'} only uncertain ({over})"
         told += [f"{doubtful - given:,} {more if given else f'with {over}'}"] * (doubtful > given)
-        text = Markup("{} a person decide {} with <code>decides</code> = person in the CSV: {}.")
+        which = Markup("with <code>decides</code> = person in the CSV")
+        which = Markup("without their labels") if found.beside else which
+        text = Markup("{} a person decide {} {}: {}.")
         have = "Otherwise, have" if first else "Have"
-        steps.append(text.format(have, plural(doubtful, "input"), " and ".join(told)))
-    unknown = any(line.kind != "good" for line in lines)
+        steps.append(text.format(have, plural(doubtful, "input"), which, " and ".join(told)))
+    unknown = found.alarms is None or any(line.kind in ("bad", "open") for line in lines)
     if found.undefined or doubtful == n:
         return [*steps, *data]
-    what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * bool(steps)}CSV"
-    check = f"{compare} before using the {what}."
+    what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * (doubtful > 0)}CSV"
+    only = " only beside a person's own decision" * found.beside
+    check = f"{compare} before using the {what}{',' * bool(only)}{only}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
-    use = f"Use the {what}{' then' * first}."
-    return [*steps, f"{check if unknown and not first else use}{wrong}", *data]
+    use = f"Use the {what}{only}{' then' * first}."
+    last = f"{check if unknown and not first else use}{_undecided(found)}{wrong}"
+    return [*steps, last, *_overconfident(found), *data]
+
+
+def _undecided(found: PredictedInputs) -> str:
+    """Return how many labels to use are nearly undecided; empty if none is."""
+    if not found.undecided:
+        return ""
+    how = "a probability below 60 %" if len(found.classes) == 2 else "two classes within 20 points"
+    return f" {found.undecided:,} of these {'is' if found.undecided == 1 else 'are'} nearly undecided ({how})."
+
+
+def _overconfident(found: PredictedInputs) -> list[str]:
+    told = "Do not trust the probabilities: by the run's report, its confidence is too high."
+    return [told] * found.advised.overconfident
 
 
 def _why_missing(found: PredictedInputs) -> str:
@@ -251,19 +297,27 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
 
 
 def _expected(found: PredictedInputs) -> str:
-    """Return how many of the answered test inputs were wrong."""
+    """Return how many test inputs were wrong: of the silo, and of all silos up to the limit of uncertainty."""
     told = "Without an alarm, a prediction can still be wrong"
-    if found.tested and found.tested[1]:
+    known = found.own if found.limit is not None else found.tested
+    parts = [_wrong_at(found, *known)] if known and known[1] else []
+    if found.limit is not None and found.tested and found.tested[1]:
         wrong, of = found.tested
-        if found.limit is None:
-            return f"{told}: of the silo's answered test inputs, {wrong:,} of {of:,} were ({rate(wrong, of)})."
-        if found.own and found.own[1]:
-            told += f": of this silo's test inputs, whatever their uncertainty, {found.own[0]:,} of {found.own[1]:,} "
-            told += f"were ({rate(*found.own)})"
-        told += f"{';' if found.own and found.own[1] else ':'} of all silos' test inputs with total_uncertainty up to "
-        told += f"{found.limit:.3g}, {wrong:,} of {of:,} ({rate(wrong, of)}; optimistic, because the limit was chosen "
-        told += "on the same inputs)"
-    return f"{told}."
+        parts.append(f"of all silos' test inputs with total_uncertainty up to {found.limit:.3g}, {wrong:,} of {of:,} "
+                     f"({rate(wrong, of)}; the limit was chosen on these inputs)")  # fmt: skip
+    return f"{told}{':' * bool(parts)} {'; '.join(parts)}".rstrip() + "."
+
+
+def _wrong_at(found: PredictedInputs, wrong: int, of: int) -> str:
+    """Return how many of the silo's answered test inputs were wrong, by class if there are two and all
+    were answered."""
+    counts, names = found.confusion, list(map(plain, found.classes))
+    if sum(map(sum, counts)) != of:
+        return f"of the silo's answered test inputs, {wrong:,} of {of:,} were ({rate(wrong, of)})"
+    classes = sorted(range(2), key=lambda k: k != found.positive) if len(counts) == 2 else ()
+    told = [f"{sum(counts[k]) - counts[k][k]:,} of {sum(counts[k]):,} of class {names[k]!r}" for k in classes]
+    by = f": {joined(told)}" if told else ""
+    return f"of all test inputs of the silo, with or without an alarm, {wrong:,} of {of:,} were ({rate(wrong, of)}){by}"
 
 
 def rate(some: int, of: int) -> str:

@@ -40,6 +40,8 @@ _ENOUGH = 100
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 _MOST_STEPS = 4
+BESIDE = "Only beside a person's own decision, "
+"""The beginning of advice on the use of labels that miss many inputs of the positive class."""
 _OR_ALARM = f", or that raise {AN_ALARM}"
 
 
@@ -98,7 +100,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         if unknown in found_steps:
             found_steps += [] if local in found_steps else [_known_only(run, where)]  # both are of own inputs
         elif missed := missed_at(run, where):
-            found_steps.append(predicting(run, where, f": {missed}", "Only beside a person's own decision, "))
+            found_steps.append(predicting(run, where, f": {missed}", BESIDE))
         else:
             found_steps.append(predicting(run, where, check))
     return found_steps
@@ -312,10 +314,15 @@ def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
         )
     if run.summary.guarantee is not None:
         return Markup("Rely on the guarantee rather than on confidence: a temperature is fitted, but is not enough.")
-    return Markup(
-        "A temperature is fitted, but is not enough. <code>uncertainty.policy = &quot;guaranteed&quot;</code> "
-        "answers only as many inputs as a guarantee about errors allows."
+    command = varied(run, "guaranteed", "--set", "uncertainty.policy=guaranteed")
+    given = run.section("uncertainty")
+    plain = given.get("policy") in (None, "always") and not given.get("score")  # others may refuse it
+    how = by(command, sum(seconds(run))) if plain else Markup()
+    how = how or Markup(" with <code>uncertainty.policy = &quot;guaranteed&quot;</code>")
+    text = (
+        "For a bound on errors, run it again{}: it answers only as many inputs as the bound allows. A temperature is "
     )
+    return Markup(f"{text}fitted, but is not enough.").format(how)
 
 
 def _tempered(run: RunFolder) -> bool:
@@ -338,33 +345,25 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)
         which = f"among the largest {percent(1 - coverage, 0)}"
-        which = which if limit is None else f"above {limit:.3g} (the most uncertain tenth)"
+        which = which if limit is None else f"above {limit:.3g} nats (the most uncertain tenth)"
         referred, wrong = inputs - round(coverage * inputs), round(errors * inputs)
         found_errors = wrong - round(risk * round(coverage * inputs))
-        said = Markup("Have a person decide inputs with <code>total_uncertainty</code> (entropy, in nats) {}{}: {} ")
-        said += Markup("selects {:,} of {:,} test inputs, with {:,} of {}. Of the others{}, {}; limit and errors are ")
-        said += Markup("of the same test inputs.{}")
-        alarm, alone = (f" or with {AN_ALARM}", "uncertainty alone") if alarms else ("", "this")
-        union, errors_of = _with_alarms(run, referred) if alarms else "", plural(wrong, "error")
-        whose = " of all silos together (not recorded by silo)" * (len(run.silos) > 1)
-        return said.format(which, alarm, alone, referred, inputs, found_errors, errors_of, whose, of, union)
+        said = Markup(
+            "Have a person decide inputs with <code>total_uncertainty</code> {}{}, {} of {:,} test inputs. This "
+        )
+        said += Markup("takes {}{:,} of {}; of the less uncertain ones{}, {}; the limit was chosen on these inputs.")
+        raised = sum(round((silo.test.alarms or 0.0) * (silo.n_test or 0)) for silo in run.silos) if alarms else 0
+        # it is unknown how many inputs are uncertain and raise an alarm, too
+        which_ones = [f"{each:,}" for each in dict.fromkeys((max(referred, raised), min(referred + raised, inputs)))]
+        union, least = " to ".join(which_ones), "at least " * (raised > 0)
+        whose, alarm = " of all silos" * (len(run.silos) > 1), f" or with {AN_ALARM}" * alarms
+        return said.format(which, alarm, union, inputs, least, found_errors, plural(wrong, "error"), whose, of)
     coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
         of = _wrong_of(coverage, risk, inputs)
         text = "Use at most the most certain {} of all silos' inputs: of these {}, compared with {} of all."
         return Markup(text).format(percent(coverage, 0), of, percent(errors))
     return None
-
-
-def _with_alarms(run: RunFolder, uncertain: int) -> str:
-    """Return between which numbers of test inputs are uncertain or raise an alarm, because it is unknown how many do
-    both."""
-    raised = sum(round((silo.test.alarms or 0.0) * (silo.n_test or 0)) for silo in run.silos)
-    if not raised:
-        return ""
-    least, most = max(uncertain, raised), uncertain + raised
-    said = f" With the {plural(raised, 'alarm')}, a person decides {least:,} to {most:,} test inputs: the run does not "
-    return f"{said}record which have both."
 
 
 def _wrong_of(coverage: float, risk: float, inputs: int) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -25,9 +26,11 @@ class Scatter:
     note: str
 
 
-def scatter(features: Features | None, domains: Sequence[str], silos: int = 0) -> Scatter | None:
+def scatter(
+    features: Features | None, domains: Sequence[str], silos: int = 0, sizes: Mapping[str, int] = MappingProxyType({})
+) -> Scatter | None:
     """Return a figure per stage, on the same axes; `domains` in the order of their colors, `silos` is the number of all
-    silos of the run. None without features."""
+    silos of the run, `sizes` are the numbers of their test inputs. None without features."""
     if features is None or not any(len(points) for silo in features.silos for points in silo.points.values()):
         return None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
@@ -44,6 +47,9 @@ def scatter(features: Features | None, domains: Sequence[str], silos: int = 0) -
     of += ", from every domain in turn," if count < silos and len(order) == len(shown) else ""
     note = f"The two directions in which the features of {of} vary most (PCA)"
     note += f", which explain {100 * explained:.0f} % of their variance. " if features.explained else ". "
+    shown_of = {silo.name: len(points) for silo in features.silos for points in silo.points.values()}
+    if any(number < sizes.get(name, 0) for name, number in shown_of.items()):
+        note += f"Of each silo, at most {max(shown_of.values()):,} test inputs are shown. "
     note += "A mark is one test input: the mean over its tokens' features, from the silo's predicting model. "
     note += "Separate domains look different to the model. Only runs on one machine have this plot, because "
     note += "features never leave a silo."

@@ -183,15 +183,15 @@ def promise_clause(run: RunFolder) -> str:
         broken = exceeding(run.summary)
         at = f"not kept at {joined(broken)}" if broken else "exceeded beyond chance at no silo"
         return f" A guarantee of at most {limit} errors among its answers is {at}."
-    if not found.guaranteed or (test := kept(run.summary)) is None or test.risk is None:
-        return ""
+    if not found.guaranteed or (test := kept(run.summary)) is None or not test.missed(found.risk):
+        return ""  # the box below has a guarantee that is compatible with the test inputs
     return f" Its guarantee of at most {limit} errors among answers is {_state(found, test)[0]}."
 
 
 def _state(found: GuaranteeRecord, test: Kept) -> tuple[str, str]:
     """Return what test inputs show of a guarantee, in a few words and with its reason."""
     if not test.missed(found.risk):
-        return "compatible with this", "compatible with the guarantee"
+        return "", "compatible with the guarantee"
     if test.broken(found.risk):
         return "broken", "more than the guarantee allows, beyond chance"
     if test.doubtful(found):
@@ -218,7 +218,8 @@ def promise(run: RunFolder) -> Promise | None:
     promised = f"Promised: at most {100 * found.risk:.6g} % errors among answers, at "
     promised += f"{100 * found.confidence_level:.6g} % confidence. Found: {_wrong(test) if test else 'not tested'}."
     about = _ABOUT.format(", hence the weights" if test and test.weighted else "", _most_wrong(run.summary.silos))
-    said = " ".join(filter(None, [_tested(found, test), about, outside]))
+    more = "" if test is None or test.missed(found.risk) else to_answer_more(run.summary, found).strip()
+    said = " ".join(filter(None, [_tested(found, test), about, outside, more]))
     alarm = bool(outside) or (test is not None and test.missed(found.risk))
     return Promise(_unbroken(promised), _unbroken(said), alarm)
 

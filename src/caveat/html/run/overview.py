@@ -78,6 +78,8 @@ def _lowest(run: RunFolder) -> tuple[str, str] | None:
     if not 1 < len(run.silos) < MANY or not worst or worst.accuracy is None or worst.accuracy >= mean or named:
         return None
     silo = next((silo for silo in run.silos if silo.name == worst.silo), None)
+    if (tied := sum(each.test.accuracy == worst.accuracy for each in run.silos)) > 1:
+        return f"lowest is {percent(worst.accuracy)} at {tied:,} silos", ""
     counts = ""
     if run.summary and silo and silo.n_test and silo.test.accuracy is not None:
         counts = f"{round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,}"
@@ -92,7 +94,8 @@ def _missed(run: RunFolder) -> str:
     k = names.index(found.positive)
     own, others = found.confusion[k], found.confusion[1 - k]
     said = f" {run.title} misses {own[1 - k]:,} of {plural(sum(own), 'input')} of class {found.positive!r}, and "
-    return f"{said}predicts this class for {others[k]:,} of {plural(sum(others), 'other')}."
+    said += f"predicts this class for {others[k]:,} of {plural(sum(others), 'other')}"
+    return f"{said}{', by the most probable class rather than by thresholds' * (found.operating is not None)}."
 
 
 _MOST = "always predicting a silo's most frequent class"

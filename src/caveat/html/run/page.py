@@ -173,6 +173,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
     """Return the parts of the page by name; None for a part without data."""
     gallery, first, found = within_budget(run.gallery), trust(run), overview(run)
     warnings, early = run.summary.warnings if run.summary else (), below(run)
+    sizes = {silo.name: silo.n_test or 0 for silo in run.silos}
     return {
         "overview": found,
         "steps": first.advice if first else (),
@@ -189,7 +190,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "outcomes": outcomes(run),
         "decisions": decisions(run),
         "curves": curves(run),
-        "scatter": scatter(run.features, domains(run), len(run.silos)),
+        "scatter": scatter(run.features, domains(run), len(run.silos), sizes),
         "codebook": codebook(run),
         "reliability": reliability(run),
         "temperatures": temperatures(run),

@@ -48,15 +48,16 @@ def longer(run: RunFolder) -> Markup | None:
     return text.format(twice(run), f" of {of}" if of else "", known[0]) + f"{ends}."
 
 
-def mended(run: RunFolder) -> Markup:
-    """Return how to repeat the run with the settings that warnings about the data propose, as the rest of a sentence;
-    empty if there are none, or if they would replace settings of the run."""
-    lines = [line for each in (run.summary.warnings if run.summary else ()) for line in each.settings]
+def data_first(run: RunFolder) -> Markup | None:
+    """Return to check unusual data first and, unless this would replace settings of the run, how to repeat it with the
+    settings that warnings propose; None without warnings about data."""
+    unusual = [each for each in (run.summary.warnings if run.summary else ()) if each.of_data]
+    lines = [line for each in unusual for line in each.settings]
     keys = {line.partition(" = ")[0] for line in lines}
-    given = {key.split(".")[1] for key in keys} | {"dictionary", "files"}
-    if not lines or len(keys) < len(lines) or any(run.section("data").get(name) for name in given):
-        return Markup()
-    command = varied(run, "corrected", *(word for line in lines for word in ("--set", line)))
-    which = "setting proposed there is" if len(lines) == 1 else "settings proposed there are"
-    again = by(command, sum(seconds(run)))
-    return Markup("; if the {} right, repeat the run{}").format(which, again) if command else again
+    given, again = {key.split(".")[1] for key in keys} | {"dictionary", "files"}, Markup()
+    if lines and len(keys) == len(lines) and not any(run.section("data").get(name) for name in given):
+        command = varied(run, "corrected", *(word for line in lines for word in ("--set", line)))
+        which = "setting proposed there is" if len(lines) == 1 else "settings proposed there are"
+        known = Markup("; if the {} right, repeat the run{}").format(which, by(command, sum(seconds(run))))
+        again = known if command else again
+    return Markup("Check the unusual data of the run (see warnings) first{}.").format(again) if unusual else None

@@ -158,7 +158,8 @@ def missed_at(run: RunFolder, where: Sequence[str]) -> str:
     alone = len(counts) == 1 or len(counts) > MOST_NAMED
     told = joined([f"{n:,} of {total:,}" for n, total in ([(missed, of)] if alone else counts.values())])
     least = f", at least {unnoticed:,} of these without {ALARM_MARKS}" if unnoticed else ""
-    return f"it misses {told} inputs of class {found.positive!r}{least}"
+    by = "by its most probable class, " * (found.operating is not None)  # sensitivity is at thresholds
+    return f"{by}it misses {told} inputs of class {found.positive!r}{least}"
 
 
 def points(share: float) -> str:

@@ -25,7 +25,7 @@ from .confidence import LEVEL, MATERIAL, Confidence, confidence
 from .decisions import OWN, TOLERATED, Single, better_alone
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 from .quadrants import KNOWN_TO
-from .rerun_commands import mended
+from .rerun_commands import data_first
 
 
 def pooled_bins(run: RunFolder) -> tuple[Reliability, int] | None:
@@ -78,11 +78,8 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     at = _farthest(list(at_most.values()))
     limit = edges[start + at]
     short = f"{limit:.2g}" if lowest else f"{limit:.2f}"
-    where = f"below {short} nats" if lowest else f"above {short}"
-    notes = {
-        name: f"{sum(parts[name]):,.0f}, {_at_least_one(of[at] if lowest else 1 - of[at])} of them {where}"
-        for name, of in at_most.items()
-    }
+    where = f"up to {short}{' nats' * lowest}"
+    notes = {name: f"{sum(parts[name]):,.0f}, {_at_least_one(of[at])} of them {where}" for name, of in at_most.items()}
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
     frame = Axes(46, 16, 418, 170, (edges[start], edges[stop]), (0, 1))
     lines = list[Markup]()
@@ -169,8 +166,7 @@ def trust(run: RunFolder) -> Trust | None:
     lines += [each for each in (outside, _single_model(better_alone(run))) if each]
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(run, only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
-    if any(each.of_data for each in run.summary.warnings):
-        steps = [Markup("Check the unusual data (see warnings) first{}.").format(mended(run)), *steps]
+    steps = [*([check] if (check := data_first(run)) else []), *steps]
     if not lines and not steps:
         return None
     return Trust(worst_first(lines), steps)
@@ -188,7 +184,7 @@ def _confidence_line(found: Confidence) -> Statement:
     if found.near:
         how, first, checks = "high" if found.checks[0].over else "low", found.checks[0].text, len(found.tested)
         text = Markup("<b>No error of its confidence is shown</b>; it may be too {}: {} ")
-        text += Markup("({}; corrected for {} checks, {}).")
+        text += Markup("({}; corrected for the {} checks of confidence, {}).")
         return Statement(found.kind, text.format(how, first, equation(found.p / checks), checks, equation(found.p)))
     if not found.resolved:
         band = found.pooled.ece_null
