@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_run import confident_run, decided_run, write_json
+from fake_run import confident_run, decided_run, describe, write_json
 from html_page import Page
 from markupsafe import Markup
 
+from caveat.config import dump, load, load_kept
 from caveat.files import read_run
 from caveat.files.schema import RoundRow
 from caveat.files.schema.summary_metrics import Selective
@@ -21,6 +23,7 @@ from caveat.html.run.overview import overview
 from caveat.html.run.page import render
 from caveat.html.run.silo_baselines import behind_alone
 from caveat.html.run.trust import right_and_wrong, trust
+from caveat.runs.spec import spec_of
 from caveat.uncertainty.selective_risk import answers_needed
 from caveat.uncertainty.statistical_tests import score_interval
 
@@ -180,12 +183,73 @@ def test_rounds_that_still_gain_come_before_local_models_which_they_include(tmp_
     first, second = [str(Markup(each).striptags()) for each in found.advice]
     assert first.startswith("Train for more rounds with")
     assert """--set 'baselines=["local"]'""" in first
-    linear = ": even a linear model of each silo's own inputs is better than this run"
+    linear = ": on their own validation inputs, even a linear model of each silo is better than this run"
     assert first.endswith(f" This also trains silos alone{linear if kind == 'below_reference' else ''}.")
     assert second == "Or use another training.lr."
     found = trust(replace(read_run(change(folder, method="local")), rows=rows))
     assert found is not None
     assert not any("alone" in each for each in found.advice)
+
+
+@pytest.mark.parametrize("spec", [{"federation": {"newcomers": ["silo-0"]}}, {"init_from": "runs/first"}])
+def test_training_alone_is_not_proposed_with_settings_that_need_a_global_model(
+    tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    assert any("Find out whom the federation helps" in each for each in steps(folder))
+    describe(folder, "uefl", spec=spec)
+    assert not any("silos alone" in each or "baselines" in each for each in steps(folder))
+    warning = {"kind": "below_reference", "text": "x"}
+    found = steps(change(folder, warnings=[warning]))
+    assert found[0].startswith("Train for more rounds with")
+    assert not any("silos alone" in each or "baselines" in each for each in found)
+
+
+@pytest.mark.parametrize("local", [0.9, 0.99])
+def test_commands_start_with_the_settings_of_the_run(tmp_path: Path, local: float) -> None:
+    """FedPN's score and policy do not fit local models, of a run whose own local models are better, or are not."""
+    folder = decided_run(tmp_path / "run", guaranteed=False)
+    content = json.loads((folder / "summary.json").read_text())
+    content["models"]["local"] |= {"pooled": {"accuracy": local}, "silos": 2}
+    content["streams"]["ind"]["models"]["local"]["pooled"]["accuracy"] = local
+    content["policy"] = {"name": "switch", "handover_rate": 0.3}
+    del content["guarantee"]
+    write_json(folder / "summary.json", content)
+    (folder / "config.toml").write_text(dump(load("fedpn-fmnist")))
+    found = [*steps(folder), *steps(change(folder, warnings=[{"kind": "below_reference", "text": "x"}]))]
+    commands = [shlex.split(words) for each in found for words in re.findall(r"caveat run (.*?) --out", each)]
+    assert len(commands) == (5 if local > 0.92 else 2)
+    for config, *options in commands:
+        spec = spec_of(load_kept(Path(config), options[1::2]))
+        for each in (spec, *map(spec.baseline, spec.baselines)):
+            assert each.complete_method(20).models
+
+
+def test_local_models_that_are_better_come_before_other_remedies_with_what_they_cost(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run", guaranteed=False)
+    content = json.loads((folder / "summary.json").read_text())
+    content["models"]["local"] |= {"pooled": {"accuracy": 0.99}, "silos": 2}
+    content["streams"]["ind"]["models"]["local"]["pooled"]["accuracy"] = 0.99
+    content["policy"] = {"name": "switch", "handover_rate": 0.3}
+    warning = {"kind": "below_reference", "text": "x"}
+    del content["guarantee"]
+    write_json(folder / "summary.json", content)
+    local, fewer, more, rate = steps(change(folder, warnings=[warning]))
+    assert local.endswith(
+        f"{folder}-always. Of own inputs they are right for 99.0 %, this run's choice of models for 92.0 %; of those "
+        "that only other silos know, 0.0 % and 45.0 %."
+    )
+    assert "now 20.0 % are, and it is right for 50.0 % of own inputs. Lower uncertainty.handover_rate with" in fewer
+    assert "--set uncertainty.handover_rate=0.15 --out" in fewer
+    assert [more[:24], rate[:24]] == ["Or train for more rounds", "Or use another training."]
+    text = json.loads((folder / "run.json").read_text())
+    unused = {"score": "epistemic", "familiarity": False}  # refused with the policy "always"
+    write_json(folder / "run.json", text | {"spec": text["spec"] | {"uncertainty": unused}})
+    assert 'local models, with uncertainty.policy = "always", without score. Of own' in steps(folder)[0]
+    content["streams"]["ind"]["models"]["global"]["pooled"]["accuracy"] = 0.995  # better there than the local models
+    assert not any("handover_rate" in each for each in steps(change(folder, streams=content["streams"])))
+    del content["streams"]["ood_local"]
+    assert "only other silos know" not in steps(change(folder, streams=content["streams"]))[0]
 
 
 def beside_alone(folder: Path, confusion: list[list[int]]) -> Path:

@@ -368,11 +368,15 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
     warning = {"kind": "below_reference", "text": text, "advice": "Try more rounds.", "against_baseline": right}
     change(folder, warnings=[warning], mean={"accuracy": 0.97})
     steps = [str(Markup(each).striptags()) for each in told(folder).advice]
-    assert steps[0].startswith(f"Train silos alone with caveat run {folder}/config.toml --set method.name=local --out ")
-    assert steps[0].endswith("run-local: even a linear model of each silo's own inputs is better than this run.")
-    assert steps[1].startswith("Or train for more rounds with caveat run ")
-    assert steps[1].endswith("-longer.")
-    assert steps[2:] == ["Or use another training.lr."]
+    assert steps[0].startswith("Train for more rounds with caveat run ")
+    linear = "on their own validation inputs, even a linear model of each silo is better than this run."
+    assert steps[0].endswith(f"-longer. This also trains silos alone: {linear}")
+    assert steps[1:] == ["Or use another training.lr."]
+    python = confident_run(tmp_path / "python", RIGHT, off=0)
+    about = json.loads((python / "run.json").read_text())
+    write_json(python / "run.json", about | {"spec": about["spec"] | {"data": None}})
+    alone = [str(Markup(each).striptags()) for each in told(change(python, warnings=[warning])).advice][1]
+    assert alone == f"Or train silos alone (method local): {linear}"
     for temperature, raised in ((0.06, True), (0.9, False)):
         change(folder, temperature={"global": temperature})
         describe(folder, "uefl", spec={"method": {"name": "uefl", "rounds": 25, "training": {"lr": 0.001}}})
@@ -391,8 +395,7 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
     assert "Predict new inputs" not in page
     change(folder, warnings=[warning | {"kind": "below_majority"}], seconds={"train": 90.0, "evaluate": 10.0})
     steps = [str(Markup(each).striptags()) for each in told(folder).advice]
-    assert [each.partition(" with ")[0] for each in steps[:2]] == ["Train for more rounds", "Or train silos alone"]
-    assert steps[1].endswith("run-local (about 100 s).")  # a linear model is not known to be better
+    assert steps[0].endswith("-longer (about 6.7 min). This also trains silos alone.")  # no linear model is better
     change(folder, method="local")
     assert not any("alone" in each for each in told(folder).advice)
     change(folder, method="uefl")
@@ -502,17 +505,15 @@ def test_one_model_that_is_better_beyond_chance_than_the_choice_of_models_is_nam
     best = f"{said} better on own inputs: right for 99.0 %, the run's choice of models for 92.0 %."
     assert (best in first) == bool(said)
     assert ("better on own inputs" in first) == bool(said)
-    always = (
-        "Where only classes that a silo has trained on can arrive (its local model names no others), use the local "
-    )
-    always += "models, which are better there (right for 99.0 %, this run for 92.0 %), with caveat run "
-    always += f"{folder}/config.toml --set uncertainty.policy=always --out {folder}-always"
+    always = "Where only classes that a silo has trained on can arrive, use the local models with caveat run "
+    always += f"{folder}/config.toml --set uncertainty.policy=always --out {folder}-always. Of own inputs they are "
+    always += "right for 99.0 %, this run's choice of models for 92.0 %"
     steps = [Markup(each).striptags() for each in found.advice]
     assert [step.startswith(always) for step in steps].count(True) == ("local" in said)
     assert steps[0].startswith("Where inputs that only other silos know or that no silo knows can arrive")
     about = json.loads((folder / "run.json").read_text())
     write_json(folder / "run.json", about | {"spec": about["spec"] | {"data": None}})  # a run from Python
-    assert ('92.0 %): set uncertainty.policy = "always".' in advice(told(folder))) == ("local" in said)
+    assert ('use the local models: set uncertainty.policy = "always". Of' in advice(told(folder))) == ("local" in said)
 
 
 @pytest.mark.parametrize(("silos", "above"), [(1, ["silo-0"]), (100, [])])
@@ -697,7 +698,7 @@ def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Pa
         change(folder, models=each)
         steps_of[name] = steps()
     # silos' own inputs have a single advice: this run's answers, or the local models if these are better
-    local = "use the local models, which are better there"
+    local = "use the local models with"
     assert [sum(local in each for each in steps_of[name]) for name in ("worse", "better")] == [0, 1]
     assert [sum(only in each for each in steps_of[name]) for name in ("worse", "better")] == [1, 0]
     change(folder, models=models)

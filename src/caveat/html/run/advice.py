@@ -28,11 +28,11 @@ from .classification import (
     without_gain,
 )  # fmt: skip
 from .confidence import LEVEL, Confidence, silos_off
-from .decisions import local_only, not_foreign
+from .decisions import fewer_handed_over, local_only, not_foreign
 from .guarantee import exceeding, kept
 from .incidents import rate, varied
 from .nothing_answered import unanswered
-from .rerun_commands import by, longer, seconds, twice
+from .rerun_commands import WITH_ALONE, by, longer, seconds, twice, unknown_alone
 from .silo_baselines import MOST_NAMED, alone_at, behind_alone, missed_at, no_use, worse_alone
 
 _ENOUGH = 100
@@ -87,8 +87,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         test = kept(run.summary) if run.summary else None
         few = bool(test and 0 < test.answered < test.inputs)
         unknown = not_foreign(run, outside, few and not alarms_only(run))
-        always = by(varied(run, "always", "--set", "uncertainty.policy=always"), sum(seconds(run)))
-        local = local_only(run, always)
+        local = local_only(run, always(run))
         steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local]
         steps += [_above_at(run), _calibrating(run, found)]
         checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
@@ -123,21 +122,31 @@ def premature(run: RunFolder) -> bool:
 
 def _instead(run: RunFolder, again: Markup | None) -> list[Markup]:
     """Return what to do if a simple model is better, where `again` is how to train for more rounds if these are known
-    to help; if not, local models come first where a simple model of a silo's own inputs is better."""
-    able = run.method != ALONE and len(run.silos) > 1 and ALONE not in run.comparable
-    found, other = run.summary.warnings if run.summary else (), Markup("Or {}.").format(_other_rate(run))
-    linear = able and any(each.kind == "below_reference" and not each.silos for each in found)
-    why = ": even a linear model of each silo's own inputs is better than this run" * linear
-    if again and able and twice(run):
-        return [again + Markup(" This also trains silos alone{}.").format(why), other]
-    more = again or Markup("Train for more <code>rounds</code>{}.").format(twice(run))
-    if not able:
-        return [more, other]
-    command = varied(run, ALONE, "--set", f"method.name={ALONE}")
-    how = by(command, seconds(run)[0]) or Markup(" (method <code>{}</code>)").format(ALONE)
-    steps = [more, Markup("Train silos alone{}{}.").format(how, why)]
-    first, second = steps if again or not linear else steps[::-1]
-    return [first, "Or " + second[:1].lower() + second[1:], other]
+    to help; the run's own local models come first where they are better on own inputs."""
+    more, other = again or Markup("Train for more <code>rounds</code>{}.").format(twice(run)), "Or {}."
+    last = Markup(other).format(_other_rate(run))
+    if local := local_only(run, always(run)):
+        known = run.summary.policy.handover_rate if run.summary else None
+        lower = varied(run, "less-switched", "--set", f"uncertainty.handover_rate={(known or 0.0) / 2:g}")
+        first = [local, fewer_handed_over(run, by(lower, sum(seconds(run))))]
+        return [*(step for step in first if step), "Or " + more[:1].lower() + more[1:], last]
+    if not unknown_alone(run):
+        return [more, last]
+    found = run.summary.warnings if run.summary else ()
+    linear = any(each.kind == "below_reference" and not each.silos for each in found)
+    why = ": on their own validation inputs, even a linear model of each silo is better than this run" * linear
+    if twice(run):
+        return [more + Markup(" This also trains silos alone{}.").format(why), last]
+    return [more, Markup("Or train silos alone (method <code>{}</code>){}.").format(ALONE, why), last]
+
+
+def always(run: RunFolder) -> Markup:
+    """Return how to answer every input with the local models: the command, or the setting."""
+    found = run.section("uncertainty")
+    if found.get("score") and not found.get("familiarity", True):  # which then is refused
+        return Markup(", with <code>uncertainty.policy = &quot;always&quot;</code>, without <code>score</code>")
+    command = varied(run, "always", "--set", "uncertainty.policy=always")
+    return by(command, sum(seconds(run))) or Markup(": set <code>uncertainty.policy = &quot;always&quot;</code>")
 
 
 def _other_rate(run: RunFolder) -> Markup:
@@ -279,10 +288,10 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     if run.method == ALONE or run.federated or len(run.silos) < 2:
         return None
     if ALONE not in run.comparable:
-        sets = f'baselines=["{ALONE}"]'
-        again = varied(run, "and-alone", "--set", sets)
-        text = "Find out whom the federation helps: train silos alone, too,{}."
-        return Markup(text).format(by(again, 2 * seconds(run)[0]) or Markup(" with <code>{}</code>").format(sets))
+        again = varied(run, "and-alone", "--set", WITH_ALONE)
+        how = by(again, 2 * seconds(run)[0]) or Markup(" with <code>{}</code>").format(WITH_ALONE)
+        text = Markup("Find out whom the federation helps: train silos alone, too,{}.")
+        return text.format(how) if unknown_alone(run) else None
     if behind:
         text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
         return text.format(ALONE)

@@ -92,15 +92,37 @@ def better_alone(run: RunFolder) -> Single | None:
 
 
 def local_only(run: RunFolder, by: Markup) -> Markup | None:
-    """Return where to answer every input with the local models, which are better on own inputs, and how, `by` a
-    command; None if they are not."""
+    """Return where to answer every input with the local models, which are better on own inputs, how, and what this
+    costs on inputs that only other silos know; None if they are not better."""
     found = better_alone(run)
-    if found is None or not found.local:
+    if found is None or not found.local or run.summary is None:
         return None
-    text = "Where only classes that a silo has trained on can arrive (its local model names no others), use the local "
-    text += f"models, which are better there (right for {percent(found.right)}, this run for {percent(found.chosen)})"
-    policy = Markup(": set <code>uncertainty.policy = &quot;always&quot;</code>")
-    return Markup("{}{}{}.").format(text, "," * bool(by), by or policy)
+    other = run.summary.tested.get("ood_local")
+    right = [other.models[name].pooled.accuracy for name in ("local", CHOSEN) if name in other.models] if other else []
+    cost = f"; of those that only other silos know, {' and '.join(map(percent, right))}" * (len(right) == 2)
+    text = Markup(
+        "Where only classes that a silo has trained on can arrive, use the local models{}. Of own inputs they "
+    )
+    text += Markup("are right for {}, this run's choice of models for {}{}.")
+    return text.format(by, percent(found.right), percent(found.chosen), cost)
+
+
+def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
+    """Return how to pass fewer own inputs to a global model that is less often right on them; None if none are."""
+    own = run.summary.tested.get(INSIDE) if run.summary else None
+    share = own.decisions.get("global", 0.0) if own else 0.0
+    if own is None or run.summary is None or run.summary.policy.name != CHOSEN or not share:
+        return None
+    right = [own.models[name].pooled.accuracy for name in ("global", "local") if name in own.models]
+    if len(right) < 2 or right[0] is None or right[1] is None or right[0] >= right[1]:
+        return None
+    text = (
+        "Where other classes can arrive, too, try to pass fewer own inputs to the global model: now {} are, and it is "
+    )
+    text += (
+        "right for {} of own inputs. Lower <code>uncertainty.handover_rate</code>{}; foreign inputs are then passed on "
+    )
+    return Markup(text + "less often, too.").format(percent(share), percent(right[0]), by)
 
 
 def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:

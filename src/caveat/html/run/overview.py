@@ -47,9 +47,9 @@ def _sentence(run: RunFolder) -> Markup:
         text = Markup("<b>{}</b> predicts <b>class {}</b> for {}; <b>{}</b> of these have this class.")
         return text.format(run.title, only.name, only.of, percent(only.having / only.inputs)) + promise_clause(run)
     known = Markup("<b>Do not use it yet</b>: ") if premature(run) else Markup()
-    if (answering := _answering(run)) is not None:
-        return known + answering
     early = below(run)
+    if (answering := _answering(run)) is not None:
+        return known + answering + (f" {initial(shortfall(early))}." if early else "")
     sizes = [silo.n_test or 0 for silo in run.silos] if run.summary else [0]
     of, ends = f"{run.split} inputs", ""
     if all(sizes):

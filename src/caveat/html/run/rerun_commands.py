@@ -16,11 +16,22 @@ def by(command: str, took: float) -> Markup:
     return Markup(" with {}{}").format(code(command), about) if command else Markup()
 
 
+WITH_ALONE = f'baselines=["{ALONE}"]'
+"""The setting that trains silos alone, too, without those of the run's uncertainty that do not fit local models."""
+
+
+def unknown_alone(run: RunFolder) -> bool:
+    """Return whether training alone is not known and can be added: it has no global model, which an initial model and
+    newcomers need."""
+    fits = not run.section("federation").get("newcomers") and not (run.record and run.record.spec.get("init_from"))
+    return fits and run.method != ALONE and ALONE not in run.comparable and len(run.silos) > 1
+
+
 def twice(run: RunFolder) -> Markup:
     """Return the command that repeats the run with twice the rounds, and with training alone if that is not known."""
     options = ["--set", f"rounds={2 * run.rounds_run}"]
-    if new := ALONE not in run.comparable and run.method != ALONE and len(run.silos) > 1:
-        options += ["--set", f'baselines=["{ALONE}"]']
+    if new := unknown_alone(run):
+        options += ["--set", WITH_ALONE]
     return by(varied(run, "longer", *options), 2 * (2 * seconds(run)[0] if new else sum(seconds(run))))
 
 

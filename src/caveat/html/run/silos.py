@@ -15,7 +15,7 @@ from ...files.schema import Metrics
 from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named
 from ..svg import Chart, Point, Write, group, line, ticks, written
 from ..templates import Cell, Table, column, table
-from .alarms import alarms_only
+from .alarms import alarms_only, promised
 from .classification import MOST_ROWS, Judged, Ranged, judged, judged_together, too_few, without_gain
 from .confidence import silos_off
 from .guarantee import exceeding, kept_by, wrong_among
@@ -72,8 +72,7 @@ def _open_table(run: RunFolder, top: Sequence[SiloRow], silos: int) -> Table | N
         caption += "; a tick marks their most frequent class as the only prediction"
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
-        caption += ". A triangle marks what a silo's own test inputs show at the 5 % level"
-        caption += f"; by chance, at most {0.05 * silos:.2g} of {silos:,} silos have one in a column" * (silos > 1)
+        caption += ". A triangle marks what a silo's own test inputs show beyond chance"
     return worst and replace(worst, caption=f"{caption}.")
 
 
@@ -139,7 +138,9 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
             f"share of the others not called {positive}, at the thresholds noted below",
         ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
-        SiloColumn("false alarms", [percent(silo.test.alarms) for silo in silos], "on a silo's own inputs"),
+        SiloColumn(
+            "false alarms", [percent(silo.test.alarms) if promised(run) else "" for silo in silos], "on own inputs"
+        ),
         SiloColumn(
             "mean confidence",
             [Cell(percent(row.confidence), off.get(row.silo.name, "")) for row in rows],
@@ -174,7 +175,7 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
         "sensitivity": (_mean_of(mean.sensitivity, [each.sensitivity for each in judged(run)]), sensitivity),
         "specificity": (_mean_of(mean.specificity, [each.specificity for each in judged(run)]), specificity),
         "AUROC": (decimal(mean.auroc, 2), ""),  # over silos with other thresholds and shares, it has no meaning
-        "false alarms": (percent(mean.alarms), percent(pooled.alarms)),
+        "false alarms": (percent(mean.alarms), percent(pooled.alarms)) if promised(run) else ("", ""),
         "wrong among answered": ("", wrong_among(answers) if run.summary and run.summary.guarantee else ""),
         "abstains": ("", _abstains(1 - answers.answered / answers.inputs) if answers else ""),
     }

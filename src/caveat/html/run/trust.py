@@ -216,9 +216,9 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else TOLERATED
     own = shares_of(run.summary).get(INSIDE)
-    worse = [name for name in found if _worse(run.summary, name, max(allowed, own.wrong if own else 0.0))]
+    worse = [name for name in found if _worse(run.summary, name, allowed, own.wrong if own else 0.0)]
     how = "predicted" if run.summary.policy.name == OWN else "answered"
-    names = sorted(found, key=lambda name: name not in worse)
+    names = sorted(found, key=lambda name: (name not in worse, -found[name].wrong))
     texts = [_wrongly(run.summary, name, found[name].wrong, how, alarmed) for name in names]
     most = max(each.wrong for each in found.values())
     kind = ("bad" if most > 0.5 else "open") if worse else "good" if most <= allowed else "unknown"
@@ -230,10 +230,11 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
     return Statement(kind, Markup("{}: {}.{}").format(head, said, beside))
 
 
-def _worse(summary: Summary, stream: str, limit: float) -> bool:
-    """Return whether more answers to a stream are wrong than the limit, beyond the uncertainty from few inputs."""
-    wrong, inputs = foreign(summary)[stream].wrong, summary.tested[stream].examples
-    return wrong > limit and (not inputs or score_interval(wrong, inputs)[0] > limit)
+def _worse(summary: Summary, stream: str, allowed: float, own: float) -> bool:
+    """Return whether more of a stream is answered wrongly than allowed and than of own inputs, beyond the uncertainty
+    from few inputs, and materially more than of own inputs."""
+    wrong, inputs, limit = foreign(summary)[stream].wrong, summary.tested[stream].examples, max(allowed, own)
+    return wrong > max(limit, own + MATERIAL) and (not inputs or score_interval(wrong, inputs)[0] > limit)
 
 
 def _wrongly(summary: Summary, stream: str, wrong: float, how: str, alarmed: bool) -> str:
