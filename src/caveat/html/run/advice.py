@@ -33,6 +33,7 @@ from .guarantee import exceeding, kept
 from .incidents import rate, varied
 from .nothing_answered import unanswered
 from .rerun_commands import WITH_ALONE, by, longer, seconds, twice, unknown_alone
+from .rounds import rising
 from .silo_baselines import MOST_NAMED, alone_at, behind_alone, missed_at, no_use, worse_alone
 
 _ENOUGH = 100
@@ -88,10 +89,13 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         few = bool(test and 0 < test.answered < test.inputs)
         unknown = not_foreign(run, outside, few and not alarms_only(run))
         local = local_only(run, always(run))
-        steps = [alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local]
-        steps += [_above_at(run), _calibrating(run, found)]
+        early = more if (gain := rising(run)) and gain.clear else None  # a new model needs another temperature
+        first = early and Markup("{} Then judge it again.").format(early)
+        steps = [first, alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local]
+        steps += [_above_at(run), None if early else _calibrating(run, found)]
         checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
-        steps += [None if few and unknown else _leaving(run, alarms) or checked, more or (None if lost else alone)]
+        steps += [None if few and unknown else _leaving(run, alarms) or checked]
+        steps += [None if early else more or (None if lost else alone)]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in (*gained, lost))]:
         told = not alarms or doubt or wrong or any(escape(AN_ALARM) in step for step in found_steps)
@@ -126,8 +130,8 @@ def _instead(run: RunFolder, again: Markup | None) -> list[Markup]:
     more, other = again or Markup("Train for more <code>rounds</code>{}.").format(twice(run)), "Or {}."
     last = Markup(other).format(_other_rate(run))
     if local := local_only(run, always(run)):
-        known = run.summary.policy.handover_rate if run.summary else None
-        lower = varied(run, "less-switched", "--set", f"uncertainty.handover_rate={(known or 0.0) / 2:g}")
+        known = (run.summary.policy.model_extra or {}).get("handover_rate") if run.summary else None
+        lower = varied(run, "less-switched", "--set", f"uncertainty.handover_rate={known / 2:g}") if known else ""
         first = [local, fewer_handed_over(run, by(lower, sum(seconds(run))))]
         return [*(step for step in first if step), "Or " + more[:1].lower() + more[1:], last]
     if not unknown_alone(run):
@@ -350,7 +354,14 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     inputs = sum(silo.n_test or 0 for silo in run.silos)
-    if found := curve.deferral:
+    found = curve.deferral
+    if found and found[1] > 2 * _FEW_ERRORS:
+        best = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
+        rest = "Have a person check every prediction: without the most uncertain {} of test inputs, {}"
+        rest = rest.format(percent(1 - found[0], 0), _wrong_of(*found[:2], inputs))
+        enough = best[0] * inputs >= _ENOUGH
+        return Markup("{}{}.").format(rest, f"; of the most certain {percent(best[0], 0)}, {percent(best[1])}" * enough)
+    if found:
         coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)
         which = f"among the largest {percent(1 - coverage, 0)}"

@@ -84,7 +84,7 @@ class Check(NamedTuple):
     large: bool
     text: str
     size: float = 1.0
-    """The ECE less that of chance, or the difference of confidence and accuracy."""
+    """The ECE less that of chance (of silos: less its upper limit), or the difference of confidence and accuracy."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,10 @@ class Confidence:
         how = "overconfident" if over == off else "underconfident"
         chance = f"by chance {LEVEL * len(self.judged):.2g} are off"
         text = f"{off} of {plural(len(self.judged), 'silo')} {how} beyond chance ({chance})"
-        return Check(binomial_tail(len(self.off), len(self.judged), LEVEL), over == off, True, text)
+        beyond = [each.ece - each.ece_null.upper for one in self.off if (each := one.silo.test).ece and each.ece_null]
+        size = sum(beyond) / len(beyond)
+        p = binomial_tail(len(self.off), len(self.judged), LEVEL)
+        return Check(p, over == off, size >= MATERIAL, text, size)
 
     def _whole(self) -> Check | None:
         """Compare the ECE of all inputs with that of a calibrated model, which is about normal."""

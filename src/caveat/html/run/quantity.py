@@ -1,6 +1,7 @@
 """The page of a run that predicts a quantity or a time: the first screen, and what the page shows."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
@@ -18,7 +19,6 @@ from .quantity_plots import pictures, probabilities, side_by_side, survival
 from .quantity_silos import (
     JudgedValues,
     alike,
-    averages_alike,
     is_time,
     judged,
     mean_error,
@@ -133,12 +133,13 @@ def verdicts(run: RunFolder) -> list[Statement]:
             text = text.format(initial(called), *alike(gap.known, own), "" if clear else "no ") + "silos explains."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
-    skewed = [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond})" for each in silos if each.skew]
+    for_all = f", corrected for {len(silos):,} silos" * (len(silos) > 1)
+    skewed = [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond}{for_all})" for each in silos if each.skew]
     tested = None if is_time(run) else uneven(run.silos)
     if tested and not (skewed and tested[0] >= 0.05):  # a test of direction that finds an error decides
         lines.append(_distributions(*tested))
     if skewed:
-        lines.append(Statement("open", f"Predictions are {listed(skewed, MOST_NAMED)}, beyond chance over silos."))
+        lines.append(Statement("open", f"Predictions are {listed(skewed, MOST_NAMED)}."))
     return worst_first(lines)
 
 
@@ -151,14 +152,17 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     kind = "bad" if few else "unknown" if share is not None and share < wanted else "good"
     if not few and (many := too_wide(silos)):
         kind = "open"
-        text += ". They are too wide: {:,} of {:,} inputs in them are too many beyond chance ({})".format(*many)
+        text += ". They are too wide: {:,} of {:,} inputs in them are too many beyond chance ({}, one-sided".format(
+            *many
+        )
+        text += f"; {calibration_inputs(silos)})"
     width, usual = run.mean.interval_width, _usual_width(run, wanted)
     if width and usual:
         wide = width > _LITTLE * usual
         kind = "unknown" if wide and kind == "good" else kind
         how = "no narrower" if width >= usual else "little narrower" if wide else "narrower"
         text += f". They are {how} than without inputs, in the mean {significant(width)} instead of "
-        text += significant(usual)
+        text += f"{significant(usual)}, which hold {percent(wanted)} of training targets"
     return Statement(kind, f"{text}.")
 
 
@@ -236,9 +240,11 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
     width, usual = run.mean.interval_width, _usual_width(run, silos[0].wanted) if silos and silos[0].wanted else None
     if wide := bool(width and usual and width >= usual):
         text = "Do not act on a single prediction: intervals are no narrower than without inputs (below)."
-        steps.insert(0, Markup(text))
+        more = " They rest on {} and hold more test inputs than asked for: try more of these "
+        more = Markup(f"{more}(<code>data.split.calibration</code>).").format(calibration_inputs(silos))
+        steps.insert(0, Markup(text) + (more if too_wide(silos) else ""))
     for skew, side in (("low", "higher"), ("high", "lower")):
-        if off := [f"silo {each.silo.name!r}" for each in silos if each.skew == skew]:
+        if off := [f"silo {each.silo.name!r}{off_by(run, each)}" for each in silos if each.skew == skew]:
             text = "Expect {} values than predicted at {}."
             steps.append(Markup(text).format(side, listed(off, MOST_NAMED)))
     shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
@@ -250,11 +256,42 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
     if ordered := [name for name in names if name in rank]:
         low, high = (f"{end(rank[name] for name in ordered):.2f}" for end in (min, max))
         check = f": the rank correlation with observed values is {low}{f' to {high}' * (low != high)}"
-        check += (
-            "; their mean is no closer to the mean observed value of a silo than the median of training targets"
-        ) * averages_alike(run)
+        if (gaps := mean_gaps(run)) and gaps[0] >= gaps[1]:
+            text = (
+                ". Do not use their mean as a forecast of the mean of a silo: it is off by {}, the median of training "
+            )
+            check += text.format(significant(gaps[0])) + f"targets by {significant(gaps[1])}, means over silos"
         steps.append(predicting(run, ordered, check, "Only to rank a silo's inputs, "))
     return [*steps, *([] if fewer else maybe or [Markup("Try more <code>rounds</code>{}.").format(twice(run))])]
+
+
+def mean_gaps(run: RunFolder) -> tuple[float, float] | None:
+    """Return the differences of mean predictions, and of the median of all training targets, to mean observed values,
+    means over silos; None if they are unknown."""
+    target = run.summary.target if run.summary else None
+    shown = [each for each in run.gallery.observed if each.observed] if run.gallery else []
+    if target is None or target.standardized or not target.edges or not shown:
+        return None
+    guess = reached(target.edges, target.shares, 0.5)
+    own = fmean(abs(fmean(each.value) - fmean(each.observed)) for each in shown)
+    return own, fmean(abs(guess - fmean(each.observed)) for each in shown)
+
+
+def off_by(run: RunFolder, silo: JudgedValues) -> str:
+    """Return by how much predictions of a silo are off in its direction; empty if means do not show it."""
+    shown = run.gallery.observed if run.gallery else ()
+    each = next((each for each in shown if each.silo == silo.silo.name and each.observed), None)
+    if each is None or ((gap := fmean(each.observed) - fmean(each.value)) > 0) != (silo.skew == "low"):
+        return ""
+    ends = f"observed {significant(fmean(each.observed))}, predicted {significant(fmean(each.value))}"
+    return f" (by {significant(abs(gap))} on average: {plural(len(each.observed), 'test input')}, {ends})"
+
+
+def calibration_inputs(silos: Sequence[JudgedValues]) -> str:
+    """Return the number of calibration inputs."""
+    ends = sorted(each.silo.n_calibration or 0 for each in silos)
+    least, per = f"{ends[0]:,} to " * (ends[0] < ends[-1]), " per silo" * (len(ends) > 1)
+    return f"{least}{ends[-1]:,} calibration inputs{per}"
 
 
 def _stop_earlier(run: RunFolder) -> tuple[list[Markup], list[Markup]]:

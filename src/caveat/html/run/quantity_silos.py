@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean, stdev
+from statistics import stdev
 
 import numpy as np
 
@@ -311,17 +311,6 @@ def ranked(run: RunFolder) -> dict[str, float]:
 
 _FEWEST_RANKED = 10
 """Number of inputs from which their ranks are correlated."""
-
-
-def averages_alike(run: RunFolder) -> bool:
-    """Return whether mean predictions are no closer to the mean observed values than the median of all training
-    targets is, mean over silos; False if that is unknown."""
-    target = run.summary.target if run.summary else None
-    if target is None or target.standardized or not target.edges or not run.gallery or not run.gallery.observed:
-        return False
-    guess, shown = reached(target.edges, target.shares, 0.5), [each for each in run.gallery.observed if each.observed]
-    own = sum(abs(fmean(each.value) - fmean(each.observed)) for each in shown)
-    return own >= sum(abs(guess - fmean(each.observed)) for each in shown)
 
 
 def verdict_table(run: RunFolder) -> Table | None:

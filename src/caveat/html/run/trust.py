@@ -173,14 +173,16 @@ def trust(run: RunFolder) -> Trust | None:
 
 
 def _confidence_line(found: Confidence) -> Statement:
-    texts = "; ".join(each.text for each in found.found[:2])
+    texts, (n, confidence, accuracy) = "; ".join(each.text for each in found.found[:2]), found.rates
     if found.kind == "bad":
         return Statement(found.kind, Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
     if found.p < LEVEL:
         how = "overconfident" if found.over else "underconfident"
         small = "slightly " * all(each.size < MATERIAL for each in found.found)
+        level = f"{equation(found.p)}, corrected for {len(found.tested)} checks"
+        rates = f"; all predictions are {percent(confidence)} sure on average and {percent(accuracy)} right"
+        texts = f"{texts} ({level})" + rates * ("sure on average" not in texts)
         return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(small, how, texts))
-    n, confidence, accuracy = found.rates
     if found.near:
         how, first, checks = "high" if found.checks[0].over else "low", found.checks[0].text, len(found.tested)
         text = Markup("<b>No error of its confidence is shown</b>; it may be too {}: {} ")
