@@ -309,3 +309,46 @@ def test_the_rule_is_where_right_and_wrong_predictions_differ_most(tmp_path: Pat
     (x,) = re.findall(r'<line x1="([\d.]+)"[^>]*class="event"', found[0].drawing)
     assert float(x) == 46 + 418 * 0.5
     assert ">0.50</text>" in found[0].drawing
+
+
+def test_training_that_still_improves_comes_before_what_a_new_model_makes_void(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", [(40, 37, 0.999)] * 9, off=8, temperature=True)
+    assert any("A temperature is fitted" in each for each in steps(folder))
+    rows = [
+        RoundRow(round=at, phase="train", split="validation", silo=f"silo-{i}", accuracy=value)
+        for i in range(9) for at, value in ((1, 0.3), (2, 0.5))
+    ]  # fmt: skip
+    found = trust(replace(read_run(folder), rows=rows))
+    assert found is not None
+    told = [str(Markup(each).striptags()) for each in found.advice]
+    assert told[0].startswith("Train for more rounds with")
+    assert told[0].endswith(" Then judge it again.")
+    assert not any("temperature" in each for each in told)
+
+
+@pytest.mark.parametrize("rest", [0.05, 0.15])
+def test_deferral_that_leaves_many_errors_is_no_remedy(tmp_path: Path, rest: float) -> None:
+    folder = confident_run(tmp_path / "run", [(40, 30, 0.75)] * 9, off=0)
+    curve = {"coverage": [0.5, 0.9, 1.0], "risk": [0.0, rest, 0.25]}
+    said = " ".join(steps(change(folder, risk_coverage=curve)))
+    every = "Have a person check every prediction: without the most uncertain 10 % of test inputs, 15.1 % (49 of 324) "
+    assert (every in said) == (rest == 0.15)
+    assert ("; of the most certain 50 %, 0.0 %." in said) == (rest == 0.15)
+    assert ("Have a person decide inputs with total_uncertainty" in said) == (rest == 0.05)
+
+
+@pytest.mark.parametrize(("ece", "kind"), [(0.11, "open"), (0.2, "bad")])
+def test_confidence_that_is_off_at_some_silos_by_little_is_no_red_verdict(
+    tmp_path: Path, ece: float, kind: str
+) -> None:
+    folder = confident_run(tmp_path / "run", [(40, 39, 0.976)] * 9, off=3, temperature=True)
+    silos = json.loads((folder / "summary.json").read_text())["silos"]
+    for silo in silos[:3]:
+        silo["test"]["ece"] = ece
+    found = trust(read_run(change(folder, silos=silos)))
+    assert found is not None
+    (line,) = (each for each in found.lines if "overconfident beyond chance" in each.text)
+    assert line.kind == kind
+    slight = str(line.text).startswith("<b>It is slightly overconfident</b>: 3 of 9 silos")
+    assert slight == (kind == "open")
+    assert ("corrected for 5 checks; all predictions are 97.6 % sure on average and 97.5 %" in line.text) == slight

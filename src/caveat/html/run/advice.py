@@ -294,8 +294,8 @@ def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = Fals
     if ALONE not in run.comparable:
         again = varied(run, "and-alone", "--set", WITH_ALONE)
         how = by(again, 2 * seconds(run)[0]) or Markup(" with <code>{}</code>").format(WITH_ALONE)
-        text = Markup("Find out whom the federation helps: train silos alone, too,{}.")
-        return text.format(how) if unknown_alone(run) else None
+        text = "Find out whom the federation helps: train silos alone, too,{}."
+        return Markup(text).format(how) if unknown_alone(run) else None
     if behind:
         text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
         return text.format(ALONE)

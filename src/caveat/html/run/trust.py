@@ -181,7 +181,7 @@ def _confidence_line(found: Confidence) -> Statement:
         small = "slightly " * all(each.size < MATERIAL for each in found.found)
         level = f"{equation(found.p)}, corrected for {len(found.tested)} checks"
         rates = f"; all predictions are {percent(confidence)} sure on average and {percent(accuracy)} right"
-        texts = f"{texts} ({level})" + rates * ("sure on average" not in texts)
+        texts = f"{texts}; {level}" + rates * ("sure on average" not in texts)
         return Statement(found.kind, Markup("<b>It is {}{}</b>: {}.").format(small, how, texts))
     if found.near:
         how, first, checks = "high" if found.checks[0].over else "low", found.checks[0].text, len(found.tested)
