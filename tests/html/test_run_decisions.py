@@ -103,7 +103,7 @@ def test_a_promise_stands_beside_what_test_inputs_show(
     share = f"{100 * wrong / 180:.1f} % ({wrong} of 180)"
     assert f"Promised: at most 10 % errors among answers, at 90 % confidence. Found: {share}." in box
     said = Page(text).text.replace("\N{NO-BREAK SPACE}", " ").partition("Promised:")[0]
-    assert f"Its guarantee of at most 10 % errors among answers is {verdict}." in said
+    assert (f"Its guarantee of at most 10 % errors among answers is {verdict}." in said) == alarm
     assert box.startswith(" alarm") == alarm
     low, high = (f"{100 * end:.1f} %" for end in wilson(wrong, 180))
     assert f"95 % interval of errors {low} to {high}, on calibration inputs " in box

@@ -13,18 +13,8 @@ import numpy as np
 
 from ..raw_samples import LONGEST, shown
 from .cell_formats import (
-    CODE,
-    DATE_FORMATS,
-    LIMIT,
-    MINUS,
-    NO_NUMBER,
-    SPACES,
-    TIMES,
-    CellFormat,
-    is_date,
-    number,
-    variants,
-)
+    CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES, CellFormat, is_date, number, variants,
+)  # fmt: skip
 from .files import Sheet, first_place, missing
 from .reading_settings import NUMERIC, Reading
 
