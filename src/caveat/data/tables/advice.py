@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..raw_samples import LONGEST, shown
-from .cell_formats import (
-    CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES, CellFormat, is_date, number, variants,
-)  # fmt: skip
+from . import cell_formats
+from .cell_formats import CODE, DATE_FORMATS, NO_NUMBER, TIMES, CellFormat, is_date, number
 from .files import Sheet, first_place, missing
 from .reading_settings import NUMERIC, Reading
 
@@ -31,10 +30,10 @@ ABSENT = frozenset({"-", "--", "---", ".", "..", "...", "*", "#", "x", "_", "\u2
                     "unknown", "missing", "#n/a", "#null!"})  # fmt: skip
 """Texts that often mean a missing value, in lower case."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
-SIGN = f"[-+{MINUS}]?"
+SIGN = f"[-+{cell_formats.MINUS}]?"
 CURRENCY = "[€$£¥₹₽₩]|R\\$|kr|Fr\\.|Rs\\.?|EUR|USD|GBP|CHF|CAD|AUD|JPY|CNY|INR|SEK|NOK|DKK|PLN"
 WITH_UNIT = re.compile(
-    rf"(?:[<>\u2264\u2265]=?\s*)?{SIGN}\s*(?:({CURRENCY})\s*)?{SIGN}\d[\d.,'\u2019{SPACES}]*([^\d\s+/:-](?:.*[^\s.,])?)?\s*"
+    rf"(?:[<>\u2264\u2265]=?\s*)?{SIGN}\s*(?:({CURRENCY})\s*)?{SIGN}\d[\d.,'\u2019{cell_formats.SPACES}]*([^\d\s+/:-](?:.*[^\s.,])?)?\s*"
 )
 ASSIGNED = re.compile(
     r"""data\.(?:[\w-]+|"[^"]*")(?:\.(?:[\w-]+|"[^"]*"))* = (?:\{.*?\}+(?: \})*|\[.*?\]|"(?:[^"\\]|\\.)*"|false|true)"""
@@ -308,7 +307,7 @@ class _Cells:
         units = Counter(
             {unit: count for unit, count in units.items() if unit.isprintable() and unit and count > 1}
         )  # one: a slip
-        limited = any(LIMIT.match(text) for text in self.others)
+        limited = any(cell_formats.LIMIT.match(text) for text in self.others)
         for unit in ("", *(unit for unit, _ in units.most_common(1))):
             for limit in (None, "value") if limited else (None,):
                 for marks in ((self.format.decimal, self.format.thousands), *MARKS):
@@ -367,7 +366,7 @@ def spelling_refusal(sheets: Sequence[Sheet], name: str, reading: Reading, texts
     Both are kept if `data.classes`, `data.categorical` or the dictionary declares them."""
     texts = list(texts)
     is_label, kept = name == reading.target, reading.declared.classes
-    groups = [group for group in variants(texts) if not (is_label and set(group) <= set(kept))]
+    groups = [group for group in cell_formats.variants(texts) if not (is_label and set(group) <= set(kept))]
     if not groups:
         return ""
     counts = {text: Counter[str]() for group in groups for text in group}
