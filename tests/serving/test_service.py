@@ -173,7 +173,26 @@ def test_many_at_once_get_what_each_gets_alone(model: ServedModel) -> None:
         with ThreadPoolExecutor(8) as pool:
             together = list(pool.map(ask, rows))
         assert client.worker.batches <= 2 * len(rows)
-    assert alone == together
+    assert [label_and_decision(each) for each in alone] == [label_and_decision(each) for each in together]
+    for one, other in zip(numbers_of(alone), numbers_of(together), strict=True):
+        assert one == (pytest.approx(other, rel=1e-6, abs=1e-6) if rounds_by_position() else other)
+
+
+def label_and_decision(answer: dict[str, Any]) -> tuple[Any, ...]:
+    return answer["label"], answer["decision"], answer["reason"], answer["note"]
+
+
+def numbers_of(answers: list[dict[str, Any]]) -> list[dict[str, float]]:
+    p_values = ("familiarity", "nearness", "sureness", "typicality")
+    return [
+        {**each["probabilities"], **each["uncertainty"], **{name: each[name] for name in p_values}} for each in answers
+    ]
+
+
+def rounds_by_position() -> bool:
+    """Whether this processor's product of 64 equal rows, with as few columns as in the model, has unequal rows."""
+    found = torch.nn.functional.linear(torch.linspace(0.1, 0.7, 6).repeat(64, 1), torch.linspace(-1, 1, 48).view(8, 6))
+    return not torch.equal(found, found[:1].expand_as(found))
 
 
 @pytest.mark.parametrize(("row", "place"), [

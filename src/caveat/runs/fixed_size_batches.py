@@ -3,7 +3,8 @@
 Libraries choose the kernel of a matrix product by its number of rows, and kernels round differently. So every part has
 the same number of rows: the last one is filled up with copies of its last input. Parts are copied, because rounding
 also depends on where in memory a row begins. With these sizes, the position of a row in a part does not matter, in
-Intel's matrix products for AVX-512 and for AVX2; with 8 or 32 rows it does.
+Intel's matrix products for AVX-512 and for AVX2; with 8 or 32 rows it does. On some AMD processors, it matters for
+products with at most 10 outputs whose number of inputs is no multiple of 4.
 """
 
 from collections.abc import Callable, Sequence
