@@ -85,8 +85,9 @@ def test_an_undecided_promise_leans_to_the_side_of_its_estimate(mean: float, wor
 
 @pytest.mark.parametrize(
     ("verdict", "p", "seeds", "told"),
-    [("holds", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is ruled out."),
-     ("cannot say", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is not ruled out."),
+    [("holds", 0.4, 3, "errors as by chance (p = 0.40); that all confidences are 0.05 too high is ruled out."),
+     ("cannot say", 0.4, 3, "errors as by chance (p = 0.40); these test inputs cannot "
+      "rule out that all confidences are 0.05 too high."),
      ("does not hold", 0.01, 3, "3 of 9 tests of silos find more calibration error than chance (0.5 expected; "
       "together p = 0.010, corrected p = 0.020)."),
      ("cannot say", 0.04, 3, "3 of 9 tests of silos find more calibration error than chance (0.5 expected; "

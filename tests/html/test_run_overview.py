@@ -155,3 +155,21 @@ def test_the_command_that_the_user_gave_is_shown(tmp_path: Path) -> None:
     expected = "caveat run digits --set rounds=3 --set 'data.source=npz:a b.npz' --out NEW"
     assert again(read_run(folder)).given == expected
     assert expected in " ".join(Page(write_report(folder).read_text()).text.split())
+
+
+@pytest.mark.parametrize(("accuracy", "told"), [(0.5, True), (0.8, False)])
+def test_the_lowest_domain_of_small_silos_is_told_if_its_inputs_show_it(
+    tmp_path: Path, accuracy: float, told: bool
+) -> None:
+    domains = [("low", accuracy)] * 10 + [("other", 0.9)] * 10
+    silos = [
+        {"name": f"silo-{i:02}", "domain": domain, "n_train": 40, "n_test": 10, "test": {"accuracy": right}}
+        for i, (domain, right) in enumerate(domains)
+    ]
+    run = minimal_run(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    write_json(run / "summary.json", summary | {"silos": silos})
+    found = overview(read_run(run))
+    assert found is not None
+    lowest = "<b>Lowest in domain low</b>: right for 50.0 % (50 of 100; 95 % interval 40.4 % to 59.6 %)"
+    assert [each.text for each in found.notes] == [f"{lowest}; elsewhere for 90.0 %."] * told

@@ -20,6 +20,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 from commands import caveat
+from rounding import Arrays
 from table_runs import DICTIONARY, table
 
 from caveat import Run, export_model
@@ -68,7 +69,7 @@ def given(*rows: dict[str, Any], groups: list[str] | None = None) -> Given:
 
 def told(answer: dict[str, Any] | Exception) -> Any:
     """What has to be the same, whoever asks."""
-    return str(answer) if isinstance(answer, Exception) else {name: each.tobytes() for name, each in answer.items()}
+    return str(answer) if isinstance(answer, Exception) else Arrays(answer)
 
 
 def alone(model: ServedModel, one: Given) -> Any:

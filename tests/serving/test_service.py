@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rounding import rounds_by_position
 from table_runs import DICTIONARY, table
 
 import caveat
@@ -187,12 +188,6 @@ def numbers_of(answers: list[dict[str, Any]]) -> list[dict[str, float]]:
     return [
         {**each["probabilities"], **each["uncertainty"], **{name: each[name] for name in p_values}} for each in answers
     ]
-
-
-def rounds_by_position() -> bool:
-    """Whether this processor's product of 64 equal rows, with as few columns as in the model, has unequal rows."""
-    found = torch.nn.functional.linear(torch.linspace(0.1, 0.7, 6).repeat(64, 1), torch.linspace(-1, 1, 48).view(8, 6))
-    return not torch.equal(found, found[:1].expand_as(found))
 
 
 @pytest.mark.parametrize(("row", "place"), [

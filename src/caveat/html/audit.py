@@ -49,6 +49,8 @@ def sentence(findings: Sequence[Finding]) -> str:
     """Return how many of the promises do not hold, are undecided, and hold."""
     counts = Counter[str](each.verdict for each in findings if each.verdict in _KINDS)
     told = [f"{n} {_KINDS[verdict][2 + (n > 1)]}" for verdict in _KINDS if (n := counts[verdict])]
+    if no := sum(each.verdict == "cannot say" and _word(each) == "leaning no" for each in findings):
+        told = [f"{each} ({no} leaning no)" if "undecided" in each else each for each in told]
     return f"Of {plural(counts.total(), 'promise')} of these uncertainties, {joined(told)}."
 
 
@@ -90,7 +92,8 @@ def shortly(finding: Finding) -> str:
         told += f", mean calibration error {excess} above that by chance"
     if len(finding.measured["above_chance"]) < 2:
         return f"{told}; one seed does not decide."
-    ruled = f"; {finding.measured['limit']} more is {'not ' * (finding.verdict != 'holds')}ruled out"
+    off = f"that all confidences are {finding.measured['limit']} too high"
+    ruled = f"; {off} is ruled out" if finding.verdict == "holds" else f"; these test inputs cannot rule out {off}"
     return f"{told}{ruled * chance}."
 
 
@@ -222,6 +225,8 @@ def next_steps(audit: AuditFile) -> list[str]:
         size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
         steps.append(f"Repeat with {size} (larger test splits), not with more seeds, to decide: confidence.")
     needed = _seeds_needed(audit)
+    if beyond := _beyond(needed):
+        steps.append(f"{beyond} The estimate is close to its limit.")
     if decided := [name for name, seeds in needed.items() if seeds]:
         seeds = seeds_to_decide(audit)
         given = "" if audit.command else f" (--seeds {more_seeds(audit.seeds, seeds)})"
@@ -230,8 +235,6 @@ def next_steps(audit: AuditFile) -> list[str]:
         text = f"Repeat with about {seeds} seeds{given}{more}, which decide each of these with a chance of 80 % "
         each = [f"{name} ({max(_FEWEST, needed[name] or 0)})" for name in decided] if decided[1:] else decided
         steps.append(f"{text}if its estimate is right: {'; '.join(each)}.")
-    if beyond := _beyond(needed):
-        steps.append(f"{beyond} The estimate is close to its limit.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 

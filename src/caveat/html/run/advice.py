@@ -43,6 +43,7 @@ _FEW_ERRORS = 0.05
 _MOST_STEPS = 4
 BESIDE = "Only beside a person's own decision, "
 """The beginning of advice on the use of labels that miss many inputs of the positive class."""
+_EVERY = "Have a person check every prediction"
 _OR_ALARM = f", or that raise {AN_ALARM}"
 
 
@@ -93,12 +94,13 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         first = early and Markup("{} Then judge it again.").format(early)
         steps = [first, alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local]
         steps += [_above_at(run), None if early else _calibrating(run, found)]
-        checked = Markup("Have a person check every prediction: {}").format(wrong) if wrong else None
+        checked = Markup(f"{_EVERY}: {{}}").format(wrong) if wrong else None
         steps += [None if few and unknown else _leaving(run, alarms) or checked]
         steps += [None if early else more or (None if lost else alone)]
     found_steps = [each for each in steps if each][: _MOST_STEPS - 1]
     if where := [silo.name for silo in run.silos if not any(silo.name in names for names in (*gained, lost))]:
-        told = not alarms or doubt or wrong or any(escape(AN_ALARM) in step for step in found_steps)
+        whole = any(escape(text) in step for step in found_steps for text in (AN_ALARM, _EVERY))
+        told = not alarms or doubt or wrong or whole
         check = "" if told else f", and have a person decide those with {AN_ALARM}"
         if unknown in found_steps:
             found_steps += [] if local in found_steps else [_known_only(run, where)]  # both are of own inputs
@@ -357,7 +359,7 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
     found = curve.deferral
     if found and found[1] > 2 * _FEW_ERRORS:
         best = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
-        rest = "Have a person check every prediction: without the most uncertain {} of test inputs, {}"
+        rest = f"{_EVERY}: without the most uncertain {{}} of test inputs, {{}}"
         rest = rest.format(percent(1 - found[0], 0), _wrong_of(*found[:2], inputs))
         enough = best[0] * inputs >= _ENOUGH
         return Markup("{}{}.").format(rest, f"; of the most certain {percent(best[0], 0)}, {percent(best[1])}" * enough)
