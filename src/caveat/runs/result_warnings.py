@@ -95,20 +95,18 @@ def few_calibration_inputs(result: RunResult) -> Iterator[Caution]:
     """Warn of silos with too few calibration inputs for promises about each of them."""
     sizes = {silo.name: silo.n_calibration or 0 for silo in result.summary.silos}
     few = [(text, most, {name: n for name, n in sizes.items() if n < most}) for text, most in promises(result)]
-    ends = " to ".join(f"{end:,}" for end in sorted({min(sizes.values(), default=0), max(sizes.values(), default=0)}))
-    every = f"these {len(sizes):,} silos"
+    ends = dict.fromkeys([min(sizes.values(), default=0), max(sizes.values(), default=0)])
+    every = f"the {len(sizes):,} silos ({' to '.join(f'{end:,}' for end in ends)})"
     silos = tuple(name for name in sizes if any(name in each for _, _, each in few))
     if silos:
-        told = " ".join(
+        told = (
             text.format(every if len(each) == len(sizes) > _MOST else numbered(each), least=f"{most:,}")
             for text, most, each in few
             if each
         )
-        heads = (f"Each silo has {ends} calibration inputs." * (every in told),
-                 "Numbers of calibration inputs are in brackets." * ("(" in told))  # fmt: skip
         yield Caution(
             "few_calibration_inputs",
-            " ".join(filter(None, (*heads, told))),
+            f"Numbers of calibration inputs are in brackets; what follows is about inputs like these. {' '.join(told)}",
             "Give these silos more rows, or increase data.split.calibration.",
             silos,
         )
@@ -123,20 +121,16 @@ def promises(result: RunResult) -> Iterator[tuple[str, int]]:
         enough, pooled = least(rate), result.summary.alarms
         together = pooled is not None and pooled.pooled >= enough
         one, other = "The false alarm rate holds for all of {} together, not for each", "No alarm can be raised at {}"
-        yield f"{one if together else other}: that takes {{least}} calibration inputs.", enough
+        yield f"{one if together else other}: that takes {{least}}.", enough
     if sets is not None and not sets.label_shift:
-        yield (
-            "The coverage of sets holds for all of {} together, not for each: that takes {least} calibration inputs.",
-            sets.least,
-        )
+        yield "The coverage of sets holds for all of {} together, not for each: that takes {least}.", sets.least
     if intervals is not None:
         yield (
-            "The coverage of intervals holds for all of {} together, not for each: that takes {least} calibration "
-            "inputs.",
+            "The coverage of intervals holds for all of {} together, not for each: that takes {least}.",
             intervals.least,
         )
     if bound is not None and bound.guarantee_scope == "silo":
-        yield "The bound on errors is not about each of {}: that takes {least} calibration inputs.", bound.least
+        yield "The bound on errors is not about each of {}: that takes {least}.", bound.least
 
 
 def extreme_temperatures(result: RunResult) -> Iterator[Caution]:
