@@ -171,5 +171,5 @@ def test_the_lowest_domain_of_small_silos_is_told_if_its_inputs_show_it(
     write_json(run / "summary.json", summary | {"silos": silos})
     found = overview(read_run(run))
     assert found is not None
-    lowest = "<b>Lowest in domain low</b>: right for 50.0 % (50 of 100; 95 % interval 40.4 % to 59.6 %)"
-    assert [each.text for each in found.notes] == [f"{lowest}; elsewhere for 90.0 %."] * told
+    lowest = "<b>Lowest in domain low</b>: right for 50.0 % (50 of 100; 95 % interval of right ones 40.4 % to 59.6 %)"
+    assert [each.text for each in found.notes] == [f"{lowest}. Elsewhere: right for 90.0 %."] * told

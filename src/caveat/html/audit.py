@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, tick
 from ..files.schema import AuditFile, Finding
-from ..uncertainty.statistical_tests import seeds_needed, student_quantile
+from ..uncertainty.statistical_tests import MOST_SEEDS, seeds_needed, student_quantile
 from . import templates
 from .audit_charts import Rows, fusion_table, legend, means_by_size, sweep_figure, sweep_table
 from .commands import changed, option_of
@@ -92,8 +92,11 @@ def shortly(finding: Finding) -> str:
         told += f", mean calibration error {excess} above that by chance"
     if len(finding.measured["above_chance"]) < 2:
         return f"{told}; one seed does not decide."
-    off = f"that all confidences are {finding.measured['limit']} too high"
-    ruled = f"; {off} is ruled out" if finding.verdict == "holds" else f"; these test inputs cannot rule out {off}"
+    limit, most = finding.measured["limit"], finding.measured.get("excess_at_most")
+    if finding.verdict == "holds" or most is None or most >= limit:
+        ruled = f"; {limit} more is {'not ' * (finding.verdict != 'holds')}ruled out"
+    else:
+        ruled = f"; in some seeds, errors of silos are as large as if confidences were {limit} too high"
     return f"{told}{ruled * chance}."
 
 
@@ -275,7 +278,7 @@ def _longer(audit: AuditFile, changed_labels: float, end: str) -> str:
 def _beyond(needed: dict[str, int | None]) -> str:
     """Return the open findings that no advised number of seeds decides, as a sentence; "" without any."""
     beyond = [name for name, seeds in needed.items() if not seeds]
-    return f"Do not expect more seeds to decide: {'; '.join(beyond)}." if beyond else ""
+    return f"More than {MOST_SEEDS} seeds would be needed to decide: {'; '.join(beyond)}." if beyond else ""
 
 
 def _unsettled(audit: AuditFile) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import NormalDist
 
 from markupsafe import Markup
 
@@ -23,6 +22,7 @@ from .classification import (
     too_few,
     without_gain,
 )
+from .domains import lowest_domain
 from .guarantee import kept, promise_clause
 from .rounds import last_accuracy, total_time
 from .silo_baselines import MOST_NAMED, differences_to_alone, useless_alone, worse_alone
@@ -139,39 +139,7 @@ def _answering(run: RunFolder) -> Markup | None:
 
 def _notes(run: RunFolder) -> list[Statement]:
     notes = [_compared(run, name, other) for name, other in run.comparable.items()]
-    return [*notes, *filter(None, [_lowest_domain(run) if too_few(run) else None])]
-
-
-def _lowest_domain(run: RunFolder) -> Statement | None:
-    """Return the domain with the lowest accuracy, if its inputs show that it is below that of the others; None
-    otherwise. The domains' intervals are corrected for their number and do not overlap."""
-    found = _by_domain(run)
-    if len(found) < 2:
-        return None
-    lowest = min(found, key=lambda domain: found[domain][0] / found[domain][1])
-    right, inputs = found.pop(lowest)
-    others = [sum(each) for each in zip(*found.values(), strict=True)]
-    z = NormalDist().inv_cdf(1 - 0.025 / (len(found) + 1))
-    below, above = score_interval(right / inputs, inputs, z)[1], score_interval(others[0] / others[1], others[1], z)[0]
-    if below >= above:
-        return None
-    alone = _by_domain(run.comparable[ALONE]).get(lowest) if ALONE in run.comparable else None
-    beside = f", training alone for {percent(alone[0] / alone[1])}" if alone else ""
-    text = Markup(
-        "<b>Lowest in domain {}</b>: right for {} ({:,} of {:,}; 95 % interval {} to {}){}; elsewhere for {}."
-    )
-    ends, rest = map(percent, wilson(right, inputs)), percent(others[0] / others[1])
-    return Statement("open", text.format(lowest, percent(right / inputs), right, inputs, *ends, beside, rest))
-
-
-def _by_domain(run: RunFolder) -> dict[str, tuple[int, int]]:
-    """Return the numbers of inputs that are predicted correctly, and of all, by domain with several silos."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for silo in run.silos:
-        if silo.domain and silo.n_test and silo.test.accuracy is not None:
-            found.setdefault(silo.domain, []).append((round(silo.test.accuracy * silo.n_test), silo.n_test))
-    several = {domain: each for domain, each in found.items() if len(each) > 1}
-    return {domain: (sum(n for n, _ in each), sum(n for _, n in each)) for domain, each in several.items()}
+    return [*notes, *filter(None, [lowest_domain(run)])]
 
 
 def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:

@@ -23,6 +23,7 @@ from .alarms import familiarity
 from .classification import baseline, one_class
 from .confidence import LEVEL, MATERIAL, Confidence, confidence
 from .decisions import OWN, TOLERATED, Single, better_alone
+from .domains import lowest_domain
 from .guarantee import foreign, foreign_streams, in_words, kept, shares_of, worst_at
 from .quadrants import KNOWN_TO
 from .rerun_commands import data_first
@@ -162,7 +163,7 @@ def trust(run: RunFolder) -> Trust | None:
     outside = _foreign_line(run, familiar is not None and familiar.able)
     found = None if only else confidence(run)
     lines = [Statement(*based)] if based else []
-    lines += [_confidence_line(found)] if found else []
+    lines += [_confidence_line(found, lowest_domain(run) is None)] if found else []
     lines += [each for each in (outside, _single_model(better_alone(run))) if each]
     lines += [Statement(familiar.kind, familiar.text)] if familiar else []
     steps = [not_learned(run, only)] if based and based[0] == "bad" else advice(run, found, outside, bool(familiar))
@@ -172,13 +173,14 @@ def trust(run: RunFolder) -> Trust | None:
     return Trust(worst_first(lines), steps)
 
 
-def _confidence_line(found: Confidence) -> Statement:
+def _confidence_line(found: Confidence, everywhere: bool) -> Statement:
+    """`everywhere`: no domain has a lower accuracy than the others."""
     texts, (n, confidence, accuracy) = "; ".join(each.text for each in found.found[:2]), found.rates
     if found.kind == "bad":
         return Statement(found.kind, Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
     if found.p < LEVEL:
         how = "overconfident" if found.over else "underconfident"
-        small = "slightly " * all(each.size < MATERIAL for each in found.found)
+        small = "slightly " * (everywhere and all(each.size < MATERIAL for each in found.found))
         level = f"{equation(found.p)}, corrected for {len(found.tested)} checks"
         rates = f"; all predictions are {percent(confidence)} sure on average and {percent(accuracy)} right"
         texts = f"{texts}; {level}" + rates * ("sure on average" not in texts)

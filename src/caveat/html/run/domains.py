@@ -1,0 +1,66 @@
+"""The domain with the lowest accuracy, for silos that are too small to be judged one by one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from markupsafe import Markup
+
+from ...core.text import percent
+from ...files import RunFolder
+from ...uncertainty.statistical_tests import score_interval, wilson
+from ..templates import Statement
+from .classification import ALONE, too_few
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Test inputs, how many are predicted correctly, and the sum of their confidences."""
+
+    inputs: int = 0
+    right: int = 0
+    confidence: float = 0.0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.inputs + other.inputs, self.right + other.right, self.confidence + other.confidence)
+
+    @property
+    def told(self) -> str:
+        sure = f", {percent(self.confidence / self.inputs)} sure on average" * (self.confidence > 0)
+        return f"right for {percent(self.right / self.inputs)}{sure}"
+
+
+def lowest_domain(run: RunFolder) -> Statement | None:
+    """Return the domain with the lowest accuracy, if silos are small and its inputs show that it is below that of the
+    others; None otherwise. The two intervals are corrected for the number of domains and do not overlap."""
+    found = _by_domain(run) if too_few(run) else {}
+    if len(found) < 2:
+        return None
+    name = min(found, key=lambda domain: found[domain].right / found[domain].inputs)
+    lowest, others = found[name], sum((each for domain, each in found.items() if domain != name), Counts())
+    z = NormalDist().inv_cdf(1 - 0.025 / len(found))
+    (_, end), (start, _) = (score_interval(each.right / each.inputs, each.inputs, z) for each in (lowest, others))
+    if end >= start:
+        return None
+    alone = _by_domain(run.comparable[ALONE]).get(name) if ALONE in run.comparable else None
+    beside = f"; training alone is right there for {percent(alone.right / alone.inputs)}" if alone else ""
+    low, high = map(percent, wilson(lowest.right, lowest.inputs))
+    text = Markup("<b>Lowest in domain {}</b>: {} ({} of {}; 95 % interval of right ones {} to {}){}. Elsewhere: {}.")
+    return Statement(
+        "open", text.format(name, lowest.told, lowest.right, lowest.inputs, low, high, beside, others.told)
+    )
+
+
+def _by_domain(run: RunFolder) -> Mapping[str, Counts]:
+    """Return the counts of each domain that has several silos."""
+    found: dict[str, list[Counts]] = {}
+    for silo in run.silos:
+        if silo.domain and silo.n_test and silo.test.accuracy is not None:
+            sure = sum(silo.reliability.confidence) if silo.reliability else 0.0
+            right = round(silo.test.accuracy * silo.n_test)
+            found.setdefault(silo.domain, []).append(Counts(silo.n_test, right, sure))
+    return {domain: _sum(each) for domain, each in found.items() if len(each) > 1}
+
+
+def _sum(counts: Sequence[Counts]) -> Counts:
+    return sum(counts, Counts())
