@@ -143,8 +143,8 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     known = audit(found, near, replace(other, name="disagreement"), unsure, command=known.command)
     assert next_steps(known)[-1].endswith(
         f"If estimates stay as here, {(seeds := seeds_to_decide(known))} seeds decide each of these with a chance of "
-        f"80 % or more: {near.name}. More than 50 seeds would be needed to decide: disagreement. Confidence takes "
-        "more test inputs, not seeds."
+        f"80 % or more: {near.name}. Do not expect few more seeds to decide disagreement: if estimates "
+        "are right, it takes more than 50. Confidence takes more test inputs, not seeds."
     )
     assert "Confidence takes" not in next_steps(audit(found, replace(unsure, measured={}), command=known.command))[-1]
     assert f"rounds and {seeds} seeds ({seeds} times the training" in next_steps(known)[-1]
@@ -156,7 +156,8 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     out_of_reach = audit(found, replace(other, name="disagreement"), command=known.command)
     assert command(out_of_reach) == "caveat audit digits --set rounds=12 --out a-longer"
     assert next_steps(out_of_reach)[-1].endswith(
-        "may reduce. More than 50 seeds would be needed to decide: disagreement."
+        "may reduce. Do not expect few more seeds to decide disagreement: if estimates are right, it takes more than "
+        "50."
     )
     assert command(audit(found)) == ""
 
@@ -202,7 +203,8 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert seeds_to_decide(audit(near)) == seeds_needed(0.05, 0.3, 2)
     at_limit = replace(near, measured={"exponent": {"mean": -0.2501, "low": -0.6, "high": 0.1}, "limit": -0.25})
     _, never = advice(at_limit)
-    assert never == f"More than 50 seeds would be needed to decide: {open_.name}. The estimate is close to its limit."
+    few = f"Do not expect few more seeds to decide {open_.name}: if estimates are right, it takes more than 50."
+    assert never == f"{few} The estimate is close to its limit."
     assert command(audit(at_limit)) == ""
     (step,) = advice(open_, warning="These models have not learned.")
     assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing

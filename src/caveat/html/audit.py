@@ -96,7 +96,7 @@ def shortly(finding: Finding) -> str:
     if finding.verdict == "holds" or most is None or most >= limit:
         ruled = f"; {limit} more is {'not ' * (finding.verdict != 'holds')}ruled out"
     else:
-        ruled = f"; in some seeds, errors of silos are as large as if confidences were {limit} too high"
+        ruled = f"; in some seeds, too few test inputs to rule out confidences that are {limit} too high"
     return f"{told}{ruled * chance}."
 
 
@@ -278,7 +278,8 @@ def _longer(audit: AuditFile, changed_labels: float, end: str) -> str:
 def _beyond(needed: dict[str, int | None]) -> str:
     """Return the open findings that no advised number of seeds decides, as a sentence; "" without any."""
     beyond = [name for name, seeds in needed.items() if not seeds]
-    return f"More than {MOST_SEEDS} seeds would be needed to decide: {'; '.join(beyond)}." if beyond else ""
+    few = f"Do not expect few more seeds to decide {'; '.join(beyond)}: if estimates are right, it takes more than"
+    return f"{few} {MOST_SEEDS}." if beyond else ""
 
 
 def _unsettled(audit: AuditFile) -> float:
