@@ -68,7 +68,9 @@ def test_fedpn_recipe_decides_on_all_streams(tmp_path: Path, recipe: str) -> Non
         assert sum(stream["decisions"].values()) == pytest.approx(1)
         if name != "ood_global":
             mean = {model: found["mean"]["accuracy"] for model, found in stream["models"].items()}
-            assert stream["oracle"]["accuracy"] >= max(mean.values())
+            assert (
+                stream["oracle"]["accuracy"] >= max(mean.values()) - 1e-12
+            )  # means of silos are summed in other orders
     # The silo's own model has learnt no other class, and what it does know it knows better than chance.
     assert summary["streams"]["ood_local"]["models"]["local"]["mean"]["accuracy"] < 0.1
     assert summary["models"]["local"]["mean"]["accuracy"] > 0.5
