@@ -349,6 +349,6 @@ def test_confidence_that_is_off_at_some_silos_by_little_is_no_red_verdict(
     assert found is not None
     (line,) = (each for each in found.lines if "overconfident beyond chance" in each.text)
     assert line.kind == kind
-    slight = str(line.text).startswith("<b>It is slightly overconfident</b>: 3 of 9 silos")
+    slight = str(line.text).startswith("<b>It is slightly overconfident in some silos</b>: 3 of 9 silos")
     assert slight == (kind == "open")
     assert ("corrected for 5 checks; all predictions are 97.6 % sure on average and 97.5 %" in line.text) == slight

@@ -173,3 +173,14 @@ def test_the_lowest_domain_of_small_silos_is_told_if_its_inputs_show_it(
     assert found is not None
     lowest = "<b>Lowest in domain low</b>: right for 50.0 % (50 of 100; 95 % interval of right ones 40.4 % to 59.6 %)"
     assert [each.text for each in found.notes] == [f"{lowest}. Elsewhere: right for 90.0 %."] * told
+    for each in silos:
+        each["reliability"] = {
+            "count": [0, 10],
+            "confidence": [0, 8.0],
+            "correct": [0, round(10 * each["test"]["accuracy"])],
+        }
+    write_json(run / "summary.json", summary | {"silos": silos})
+    known = overview(read_run(run))
+    assert known is not None
+    assert all(each.text.count("80.0 % sure on average") == 2 for each in known.notes)
+    assert len(known.notes) == told

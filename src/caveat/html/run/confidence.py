@@ -85,6 +85,8 @@ class Check(NamedTuple):
     text: str
     size: float = 1.0
     """The ECE less that of chance (of silos: less its upper limit), or the difference of confidence and accuracy."""
+    silos: bool = False
+    """Whether silos are counted, rather than all inputs compared."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class Confidence:
         beyond = [each.ece - each.ece_null.upper for one in self.off if (each := one.silo.test).ece and each.ece_null]
         size = sum(beyond) / len(beyond)
         p = binomial_tail(len(self.off), len(self.judged), LEVEL)
-        return Check(p, over == off, size >= MATERIAL, text, size)
+        return Check(p, over == off, size >= MATERIAL, text, size, silos=True)
 
     def _whole(self) -> Check | None:
         """Compare the ECE of all inputs with that of a calibrated model, which is about normal."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from statistics import NormalDist
 
 from markupsafe import Markup
@@ -17,16 +18,14 @@ from .classification import ALONE, too_few
 class Counts:
     """Test inputs, how many are predicted correctly, and the sum of their confidences."""
 
-    inputs: int = 0
-    right: int = 0
-    confidence: float = 0.0
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(self.inputs + other.inputs, self.right + other.right, self.confidence + other.confidence)
+    inputs: int
+    right: int
+    confidence: float
+    """NaN if it is unknown for some silo."""
 
     @property
     def told(self) -> str:
-        sure = f", {percent(self.confidence / self.inputs)} sure on average" * (self.confidence > 0)
+        sure = "" if isnan(self.confidence) else f", {percent(self.confidence / self.inputs)} sure on average"
         return f"right for {percent(self.right / self.inputs)}{sure}"
 
 
@@ -37,7 +36,7 @@ def lowest_domain(run: RunFolder) -> Statement | None:
     if len(found) < 2:
         return None
     name = min(found, key=lambda domain: found[domain].right / found[domain].inputs)
-    lowest, others = found[name], sum((each for domain, each in found.items() if domain != name), Counts())
+    lowest, others = found[name], _sum([each for domain, each in found.items() if domain != name])
     z = NormalDist().inv_cdf(1 - 0.025 / len(found))
     (_, end), (start, _) = (score_interval(each.right / each.inputs, each.inputs, z) for each in (lowest, others))
     if end >= start:
@@ -46,9 +45,8 @@ def lowest_domain(run: RunFolder) -> Statement | None:
     beside = f"; training alone is right there for {percent(alone.right / alone.inputs)}" if alone else ""
     low, high = map(percent, wilson(lowest.right, lowest.inputs))
     text = Markup("<b>Lowest in domain {}</b>: {} ({} of {}; 95 % interval of right ones {} to {}){}. Elsewhere: {}.")
-    return Statement(
-        "open", text.format(name, lowest.told, lowest.right, lowest.inputs, low, high, beside, others.told)
-    )
+    told = text.format(name, lowest.told, lowest.right, lowest.inputs, low, high, beside, others.told)
+    return Statement("open", told)
 
 
 def _by_domain(run: RunFolder) -> Mapping[str, Counts]:
@@ -56,11 +54,11 @@ def _by_domain(run: RunFolder) -> Mapping[str, Counts]:
     found: dict[str, list[Counts]] = {}
     for silo in run.silos:
         if silo.domain and silo.n_test and silo.test.accuracy is not None:
-            sure = sum(silo.reliability.confidence) if silo.reliability else 0.0
+            sure = sum(silo.reliability.confidence) if silo.reliability else nan
             right = round(silo.test.accuracy * silo.n_test)
             found.setdefault(silo.domain, []).append(Counts(silo.n_test, right, sure))
     return {domain: _sum(each) for domain, each in found.items() if len(each) > 1}
 
 
 def _sum(counts: Sequence[Counts]) -> Counts:
-    return sum(counts, Counts())
+    return Counts(*(sum(each) for each in zip(*((c.inputs, c.right, c.confidence) for c in counts), strict=True)))

@@ -184,7 +184,7 @@ def _confidence_line(found: Confidence, everywhere: bool) -> Statement:
         level = f"{equation(found.p)}, corrected for {len(found.tested)} checks"
         rates = f"; all predictions are {percent(confidence)} sure on average and {percent(accuracy)} right"
         texts = f"{texts}; {level}" + rates * ("sure on average" not in texts)
-        where = "" if everywhere else " in some silos"
+        where = " in some silos" * all(each.silos for each in found.found)
         return Statement(found.kind, Markup("<b>It is {}{}{}</b>: {}.").format(small, how, where, texts))
     if found.near:
         how, first, checks = "high" if found.checks[0].over else "low", found.checks[0].text, len(found.tested)
