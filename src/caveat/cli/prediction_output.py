@@ -80,10 +80,12 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
         return png(run.preparation, found.x[i]) if run.preparation.normalize is not None else None
 
     others = [name for name in run.preparation.names if name != silo]
-    summary = record_of(run.folder / "summary.json", Summary)  # a silo's own copy of a federation's model has none
+    # a silo's own copy of a federation's model has no summary
+    folder = read_run(run.folder) if (run.folder / "summary.json").exists() else None
+    summary = folder.summary if folder else None
     tested, limit = (None, None) if summary is None else known_errors(summary, silo)
     own = None if summary is None else _wrong_of(summary.silos, silo)
-    advised = NOTHING if summary is None else at_silo(read_run(run.folder), silo)
+    advised = NOTHING if folder is None else at_silo(folder, silo)
     confusion, positive = by_class(summary, silo)
     warnings = warnings_at(silo, summary.warnings if summary else ())
     different = len(set(hashes(found.x.numpy()))) if len(found.x) else 0

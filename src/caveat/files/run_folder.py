@@ -13,7 +13,7 @@ from ..core import DataError
 from ..core.errors import MissingError
 from . import schema
 from .ledger import Sent, read_sent
-from .reading import RUN, checked, lines_of, manifest_of, record_of, text_of
+from .reading import RUN, Manifest, checked, lines_of, manifest_of, record_of, text_of
 
 _FILES = (RUN, "rounds.jsonl", "summary.json")
 _CHECKED = (
@@ -207,10 +207,11 @@ def read_run(path: Path) -> RunFolder:
     if not _is_run(path):
         about = other_kind(path) or f"is not a run's folder: it contains none of {', '.join(_FILES)}"
         raise MissingError(f"{path} {about}")
-    manifest_of(path).check(*_CHECKED)
+    summary = record_of(path / "summary.json", schema.Summary)
+    manifest = Manifest(path, summary.files) if summary else manifest_of(path)  # which reads the summary again
+    manifest.check(*_CHECKED)
     config = text_of(path / "config.toml")
     rows, left_out, noted = read_rows(path / "rounds.jsonl")
-    summary = record_of(path / "summary.json", schema.Summary)
     return RunFolder(
         path=path.resolve(),  # so "." has a name
         given=str(path),
