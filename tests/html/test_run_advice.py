@@ -331,7 +331,9 @@ def test_deferral_that_leaves_many_errors_is_no_remedy(tmp_path: Path, rest: flo
     folder = confident_run(tmp_path / "run", [(40, 30, 0.75)] * 9, off=0)
     curve = {"coverage": [0.5, 0.9, 1.0], "risk": [0.0, rest, 0.25]}
     said = " ".join(steps(change(folder, risk_coverage=curve)))
-    every = "Have a person check every prediction: without the most uncertain 10 % of test inputs, 15.1 % (49 of 324) "
+    every = (
+        "Have a person check every prediction: even without the most uncertain 10 % of test inputs, 15.1 % (49 of 324) "
+    )
     assert (every in said) == (rest == 0.15)
     assert ("; of the most certain 50 %, 0.0 %." in said) == (rest == 0.15)
     assert ("Have a person decide inputs with total_uncertainty" in said) == (rest == 0.05)

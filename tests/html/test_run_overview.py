@@ -17,6 +17,7 @@ from caveat.files import RunFolder, read_run
 from caveat.html.run.feature_plots import scatter
 from caveat.html.run.overview import overview
 from caveat.html.run.page import again, render, write_report
+from caveat.html.run.trust import trust
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +185,26 @@ def test_the_lowest_domain_of_small_silos_is_told_if_its_inputs_show_it(
     assert known is not None
     assert all(each.text.count("80.0 % sure on average") == 2 for each in known.notes)
     assert len(known.notes) == told
+
+
+@pytest.mark.parametrize(("beside", "exception"), [(0.7, True), (0.4, False)])
+def test_gain_and_advice_tell_the_errors_of_the_lowest_domain(tmp_path: Path, beside: float, exception: bool) -> None:
+    run = minimal_run(tmp_path / "run")
+    local = minimal_run(tmp_path / "run" / "baselines" / "local")
+    summary = json.loads((run / "summary.json").read_text())
+    curve = {"coverage": [0.5, 0.9, 1.0], "risk": [0.02, 0.2, 0.3]}
+    for folder, low, high in ((run, 0.5, 0.9), (local, beside, 0.2)):
+        silos = [
+            {"name": f"silo-{i:02}", "domain": domain, "n_train": 40, "n_test": 10, "test": {"accuracy": right}}
+            for i, (domain, right) in enumerate([("low", low)] * 10 + [("other", high)] * 10)
+        ]
+        method = "local" if folder == local else "fedavg"
+        write_json(folder / "summary.json", summary | {"silos": silos, "method": method, "risk_coverage": curve})
+    found = overview(read_run(run))
+    assert found is not None
+    (ahead,) = (each.text for each in found.notes if each.kind == "good")
+    assert ahead.endswith(", more than chance explains, but not in domain low." if exception else "chance explains.")
+    told = trust(read_run(run))
+    assert told is not None
+    (check,) = (str(step) for step in told.advice if "every prediction" in step)
+    assert check.endswith(" At silos of domain low, 50.0 % (50 of 100) are wrong.")

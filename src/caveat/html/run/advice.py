@@ -29,6 +29,7 @@ from .classification import (
 )  # fmt: skip
 from .confidence import LEVEL, Confidence, silos_off
 from .decisions import fewer_handed_over, local_only, not_foreign
+from .domains import lowest_domain
 from .guarantee import exceeding, kept
 from .incidents import rate, varied
 from .nothing_answered import unanswered
@@ -359,10 +360,10 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
     found = curve.deferral
     if found and found[1] > 2 * _FEW_ERRORS:
         best = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
-        rest = f"{_EVERY}: without the most uncertain {{}} of test inputs, {{}}"
+        rest = f"{_EVERY}: even without the most uncertain {{}} of test inputs, {{}}"
         rest = rest.format(percent(1 - found[0], 0), _wrong_of(*found[:2], inputs))
-        enough = best[0] * inputs >= _ENOUGH
-        return Markup("{}{}.").format(rest, f"; of the most certain {percent(best[0], 0)}, {percent(best[1])}" * enough)
+        surest = f"; of the most certain {percent(best[0], 0)}, {percent(best[1])}" * (best[0] * inputs >= _ENOUGH)
+        return Markup("{}{}.{}").format(rest, surest, lowest.errors if (lowest := lowest_domain(run)) else "")
     if found:
         coverage, risk, limit = found
         of = _wrong_of(coverage, risk, inputs)

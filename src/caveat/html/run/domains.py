@@ -29,7 +29,31 @@ class Counts:
         return f"right for {percent(self.right / self.inputs)}{sure}"
 
 
-def lowest_domain(run: RunFolder) -> Statement | None:
+@dataclass(frozen=True)
+class Lowest:
+    """The domain with the lowest accuracy."""
+
+    name: str
+    counts: Counts
+    others: Counts
+    alone: Counts | None
+    """Training alone in this domain; None if it is unknown."""
+
+    @property
+    def exception(self) -> str:
+        """Where training alone is right as often or more often; empty if this is not known of this domain."""
+        behind = self.alone and self.counts.right / self.counts.inputs <= self.alone.right / self.alone.inputs
+        return f", but not in domain {self.name}" if behind else ""
+
+    @property
+    def errors(self) -> str:
+        counts = self.counts
+        wrong = counts.inputs - counts.right
+        share = percent(wrong / counts.inputs)
+        return f" At silos of domain {self.name}, {share} ({wrong:,} of {counts.inputs:,}) are wrong."
+
+
+def lowest_domain(run: RunFolder) -> Lowest | None:
     """Return the domain with the lowest accuracy, if silos are small and its inputs show that it is below that of the
     others; None otherwise. The two intervals are corrected for the number of domains and do not overlap."""
     found = _by_domain(run) if too_few(run) else {}
@@ -39,14 +63,20 @@ def lowest_domain(run: RunFolder) -> Statement | None:
     lowest, others = found[name], _sum([each for domain, each in found.items() if domain != name])
     z = NormalDist().inv_cdf(1 - 0.025 / len(found))
     (_, end), (start, _) = (score_interval(each.right / each.inputs, each.inputs, z) for each in (lowest, others))
-    if end >= start:
-        return None
     alone = _by_domain(run.comparable[ALONE]).get(name) if ALONE in run.comparable else None
+    return None if end >= start else Lowest(name, lowest, others, alone)
+
+
+def in_lowest_domain(run: RunFolder) -> Statement | None:
+    """Return the accuracy and the confidence in the domain with the lowest accuracy and elsewhere."""
+    if (found := lowest_domain(run)) is None:
+        return None
+    lowest, alone = found.counts, found.alone
     beside = f"; training alone is right there for {percent(alone.right / alone.inputs)}" if alone else ""
     low, high = map(percent, wilson(lowest.right, lowest.inputs))
     text = Markup("<b>Lowest in domain {}</b>: {} ({} of {}; 95 % interval of right ones {} to {}){}. Elsewhere: {}.")
-    told = text.format(name, lowest.told, lowest.right, lowest.inputs, low, high, beside, others.told)
-    return Statement("open", told)
+    counts = (lowest.right, lowest.inputs)
+    return Statement("open", text.format(found.name, lowest.told, *counts, low, high, beside, found.others.told))
 
 
 def _by_domain(run: RunFolder) -> Mapping[str, Counts]:

@@ -22,7 +22,7 @@ from .classification import (
     too_few,
     without_gain,
 )
-from .domains import lowest_domain
+from .domains import in_lowest_domain, lowest_domain
 from .guarantee import kept, promise_clause
 from .rounds import last_accuracy, total_time
 from .silo_baselines import MOST_NAMED, differences_to_alone, useless_alone, worse_alone
@@ -139,7 +139,7 @@ def _answering(run: RunFolder) -> Markup | None:
 
 def _notes(run: RunFolder) -> list[Statement]:
     notes = [_compared(run, name, other) for name, other in run.comparable.items()]
-    return [*notes, *filter(None, [lowest_domain(run)])]
+    return [*notes, *filter(None, [in_lowest_domain(run)])]
 
 
 def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
@@ -161,6 +161,8 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
         ends = [[f"{-100 * end:.1f}" for end in gaps[each].known] for each in lost[:MOST_NAMED]]
         told = [f"{each} ({by} points; {low} to {high})" for each, (by, high, low) in zip(lost, ends, strict=False)]
         said += f" over silos; training alone is better at {listed(told, MOST_NAMED)}, beyond chance over silos"
+    elif kind == "good" and name == ALONE and (lowest := lowest_domain(run)):
+        said += lowest.exception
     return Statement(kind, f"{said}.{'' if lost or gap.clear or name != ALONE else _behind_at(run)}")
 
 
