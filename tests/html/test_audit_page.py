@@ -195,10 +195,11 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert command(audit(open_)) == "caveat audit c.toml --seeds 0,1,2,3,4"
     assert "5 seeds (--seeds 0,1,2,3,4), which" in next_steps(audit(open_, command=""))[-1]
     assert command(audit(open_, command="")) == command(audit(FALLS)) == ""
+    how = "(more data, or a larger data.split.test); more seeds do not help"
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
-    assert inputs == "Repeat with more test inputs (larger test splits), not with more seeds, to decide: confidence."
+    assert inputs == f"To decide confidence, repeat with more test inputs {how}."
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05, "inputs": 288, "inputs_needed": 1152}))
-    assert inputs.startswith("Repeat with about 1,152 test inputs instead of 288 (larger test splits), not")
+    assert inputs == f"To decide confidence, repeat with about 1,152 test inputs instead of 288 {how}."
     near = replace(open_, measured={"exponent": {"mean": -0.3, "low": -0.6, "high": 0.0}, "limit": -0.25})
     assert seeds_to_decide(audit(near)) == seeds_needed(0.05, 0.3, 2)
     at_limit = replace(near, measured={"exponent": {"mean": -0.2501, "low": -0.6, "high": 0.1}, "limit": -0.25})
@@ -267,6 +268,14 @@ def test_the_cost_of_more_seeds_and_the_exponent_of_aleatoric_uncertainty_are_sa
         [replace(FALLS, measured=FALLS.measured | {"aleatoric_exponent": {"mean": -0.2, "low": -0.3, "high": -0.1}})]
     )
     assert line.text.endswith(f"; of aleatoric uncertainty {MINUS}0.20 ({MINUS}0.30 to {MINUS}0.10).")
+
+
+@pytest.mark.parametrize(("high", "told"), [(-0.37, True), (-0.2, False)])
+def test_aleatoric_uncertainty_that_decreases_with_data_is_no_noise(high: float, told: bool) -> None:
+    falls = {"limit": -0.25, "aleatoric_exponent": {"mean": -0.43, "low": -0.49, "high": high}}
+    found = [each for each in advice(replace(FALLS, measured=FALLS.measured | falls)) if "aleatoric" in each]
+    assert len(found) == told
+    assert all(each.startswith("Do not take aleatoric uncertainty for noise in the data: it dec") for each in found)
 
 
 def test_an_interval_that_crosses_its_limit_is_written_with_digits_enough() -> None:

@@ -50,7 +50,7 @@ def sentence(findings: Sequence[Finding]) -> str:
     counts = Counter[str](each.verdict for each in findings if each.verdict in _KINDS)
     told = [f"{n} {_KINDS[verdict][2 + (n > 1)]}" for verdict in _KINDS if (n := counts[verdict])]
     if no := sum(each.verdict == "cannot say" and _word(each) == "leaning no" for each in findings):
-        told = [f"{each} ({no} leaning no)" if "undecided" in each else each for each in told]
+        told = [f"{each} ({no} of these leaning no)" if "undecided" in each else each for each in told]
     return f"Of {plural(counts.total(), 'promise')} of these uncertainties, {joined(told)}."
 
 
@@ -206,7 +206,7 @@ def next_steps(audit: AuditFile) -> list[str]:
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
     if any(each.verdict == "cannot say" and _off(each) for each in audit.findings):
         steps.append(_CAREFUL)
-    steps += _growth(audit.runs)
+    steps += [*_growth(audit.runs), *_decrease(audit.findings)]
     if audit.accuracy.warning:
         return ["Train for more rounds or with another training.lr, then repeat the audit.", *steps]
     unknown = [each for each in audit.findings if each.verdict == "cannot say"]
@@ -226,7 +226,8 @@ def next_steps(audit: AuditFile) -> list[str]:
     if inputs:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
         size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
-        steps.append(f"Repeat with {size} (larger test splits), not with more seeds, to decide: confidence.")
+        how = "(more data, or a larger data.split.test); more seeds do not help"
+        steps.append(f"To decide confidence, repeat with {size} {how}.")
     needed = _seeds_needed(audit)
     if beyond := _beyond(needed):
         steps.append(f"{beyond} The estimate is close to its limit.")
@@ -341,6 +342,18 @@ def _growth(rows: Rows) -> list[str]:
         f"Do not take aleatoric uncertainty for noise in the data: it is {low:.3f} nats with {few:,.0f} training "
         f"examples per silo and {high:.3f} with {most:,.0f}, so models of few are too sure."
     ]
+
+
+def _decrease(findings: Sequence[Finding]) -> list[str]:
+    """Return advice if aleatoric uncertainty decreases with data, beyond the limit of epistemic uncertainty."""
+    for each in findings:
+        found, limit = each.measured.get("aleatoric_exponent", {}), each.measured.get("limit", 0.0)
+        if found.get("high") is not None and found["high"] < limit:
+            text = (
+                "Do not take aleatoric uncertainty for noise in the data: it decreases with more data, too, with n to "
+            )
+            return [text + "the power of {} ({} to {}).".format(*apart(found["mean"], found["low"], found["high"]))]
+    return []
 
 
 def fraction(share: float) -> str:
