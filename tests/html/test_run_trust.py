@@ -65,7 +65,7 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
     assert text == (
         "Do not trust its confidence: of the 360 predictions above 0.50, 99.9 % sure on average, 24 are wrong, where "
         "0.4 were expected; "
-        "8 of 9 silos overconfident beyond chance (by chance 0.45 are off)."
+        "8 of 9 silos overconfident beyond chance (by chance 0.45 are over- or underconfident)."
     )
     assert "Set uncertainty.temperature_scaling = true" in advice(found)
     page = Page(render(read_run(tmp_path / "run"))).text

@@ -171,7 +171,7 @@ class Confidence:
         if not off or len(self.judged) < 2:
             return None
         how = "overconfident" if over == off else "underconfident"
-        chance = f"by chance {LEVEL * len(self.judged):.2g} are off"
+        chance = f"by chance {LEVEL * len(self.judged):.2g} are over- or underconfident"
         text = f"{off} of {plural(len(self.judged), 'silo')} {how} beyond chance ({chance})"
         beyond = [each.ece - each.ece_null.upper for one in self.off if (each := one.silo.test).ece and each.ece_null]
         size = sum(beyond) / len(beyond)
