@@ -272,8 +272,9 @@ class DataSettings:
     channels: Literal[1, 3] | None = None
     """1 converts all images to grayscale, 3 to color; by default to color if some images have color."""
     augment: tuple[ImageChange, ...] = ()
-    """Random augmentation of training images, redrawn for every batch, in this order: flip (left to right), crop
-    (translation by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
+    """Random augmentations of training images, applied in the order of the list and redrawn for every batch: flip (left
+    to right), crop (translation by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of
+    the range)."""
     standardize: Literal["none", "silo", "federation"] = "none"
     """series: standardize every channel by the mean and standard deviation of the training steps, without padding, of
     each silo (silo) or of all silos together (federation). Tables are always standardized per silo."""
