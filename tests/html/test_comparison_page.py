@@ -591,7 +591,7 @@ def test_silos_at_which_methods_differ_most_come_first_and_captions_begin_with_a
     table = place_table(Comparison.model_validate(known), setting, measure, "silos", "silo")
     assert table is not None
     assert [cell.text for cell in table.columns[0].cells] == ["silo-1", "silo-0", "silo-2"]
-    assert table.caption.startswith("Accuracy in % by silo, those at which methods differ most first, ")
+    assert table.caption.startswith("Accuracy in % by silo, sorted by the difference between methods, largest first, ")
     assert table.caption.endswith(" Not tested: do not choose a method by silo.")
     domains = place_table(found, setting, measure, "domains", "domain")
     assert domains is not None
@@ -890,14 +890,17 @@ def test_what_seeds_show_at_equal_rounds_is_said_beside_their_number() -> None:
     pair = found.tables[0].pairs[0].model_copy(update={"mean": 0.1, "low": -0.2, "high": 0.4})
     tables = (found.tables[0].model_copy(update={"pairs": (pair,)}), *found.tables[1:])
     step, more = next_steps(found.model_copy(update={"tables": tables}))[0], half_width(0.3, 2, 5)
-    told = f"With 2 seeds, only differences of {pair.a} and {pair.b} above about 30 points show; with 5, those above "
+    told = f"With 2 seeds, only differences between {pair.a} and {pair.b} above about 30 points can "
+    told += "be detected; with 5, those above "
     shown = f"{float(f'{100 * more:.1g}'):g}"
     assert step.partition(" (")[0].startswith("Give every method 16 rounds, like uefl, and 5 seeds")
-    assert step.endswith(f"{told}roughly {shown} points would, if seeds vary as here.")
+    assert step.endswith(f"{told}roughly {shown} points could be, if seeds vary as here.")
     rows = [row.model_copy(update={"seeds": 5}) for row in tables[0].rows]
     many = (tables[0].model_copy(update={"rows": tuple(rows)}), *tables[1:])
     step = next_steps(found.model_copy(update={"tables": many}))[0]
-    assert step.endswith(f"With 5 seeds, only differences of {pair.a} and {pair.b} above about 30 points show.")
+    assert step.endswith(
+        f"With 5 seeds, only differences between {pair.a} and {pair.b} above about 30 points can be detected."
+    )
     assert step.startswith("Give every method 16 rounds, like uefl")
     assert "like uefl," not in step
     bare = (found.tables[0].model_copy(update={"pairs": ()}), *found.tables[1:])

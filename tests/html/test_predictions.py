@@ -70,7 +70,7 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     assert "over all rows: age, sex." in text
     page = Page(render(found)).text
     strangest = page.partition(
-        "The strangest inputs, the lowest p-value (typicality among 99 calibration inputs, so at least 1/100) first"
+        "The strangest inputs, lowest p-value (typicality among 99 calibration inputs, so at least 1/100) first"
     )[2]
     assert all(f"row {i} " in strangest for i in range(9))
     assert "row 9 " not in strangest
@@ -81,7 +81,7 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     assert not some.all_unlike
     assert "A person decides each." in Page(render(some)).text  # files have no rows to list
     rows = Page(render(replace(some, files=()))).text
-    assert "A person decides the rows 0 to 11. " in rows
+    assert "A person decides rows 0 to 11. " in rows
     assert "A person decides each." not in rows
 
 
@@ -355,7 +355,7 @@ def test_repeated_inputs_and_equal_predictions_are_said() -> None:
 def test_a_score_that_alone_is_low_for_more_inputs_is_said() -> None:
     near = torch.ones(INPUTS, dtype=torch.float64)
     near[:9] = 0.05
-    told = "Of these inputs, 9 have a low p-value of nearness alone (at most 0.05), and 3 one of typicality, which is "
+    told = "Of these inputs, 9 have a low p-value of nearness alone (at most 0.05), and 3 a low typicality, which is "
     assert f"{told}corrected for 3 scores." in Page(render(made(3, nearness=near))).text
     near[3:] = 1.0
     assert "alone (at most" not in Page(render(made(3, nearness=near))).text
@@ -398,13 +398,13 @@ def test_labels_that_the_report_allows_only_beside_a_person_are_never_left_to_th
     why = f"{only}, as the run's report says: the model misses 7 of 35 test inputs of class '1' here."
     first = "First, check the unusual data of the run (see its warning)."
     said = sentence(found).striptags()
-    assert said == (f"Use 17 of 20 labels {why} A person decides 3 without their labels (3 unlike the silo's own "
-                    f"inputs). {first}")  # fmt: skip
+    assert said == (f"Use 17 of 20 labels {why} A person decides 3 other inputs without the model's label (3 unlike "
+                    f"the silo's own inputs). {first}")  # fmt: skip
     assert found.decides == ["person"] * INPUTS
     data, person, use = steps(found)
     assert data == check
     alarm = "3 with an alarm (typicality of at most 0.05)"
-    assert person == f"Have a person decide 3 inputs without their labels: {alarm}."
+    assert person == f"Have a person decide 3 inputs without the model's label: {alarm}."
     rate = "13.1 %, 95 % interval 6.8 % to 23.8 %"
     wrong = f"of all test inputs of the silo, with or without an alarm, 8 of 61 were ({rate}): 7 of 35 of class '1' and"
     assert use == f"Use the labels of the other 17 in the CSV {only}. {WRONG}: {wrong} 1 of 26 of class '0'."

@@ -239,7 +239,9 @@ def test_local_models_that_are_better_come_before_other_remedies_with_what_they_
         f"{folder}-always. Of own inputs they are right for 99.0 %, this run's choice of models for 92.0 %; of those "
         "that only other silos know, 0.0 % and 45.0 %."
     )
-    assert "now 20.0 % are, and it is right for 50.0 % of own inputs. Lower uncertainty.handover_rate with" in fewer
+    assert (
+        "now 20.0 % are passed, and it is right for 50.0 % of own inputs. Lower uncertainty.handover_rate with" in fewer
+    )
     assert "--set uncertainty.handover_rate=0.15 --out" in fewer
     assert [more[:24], rate[:24]] == ["Or train for more rounds", "Or use another training."]
     text = json.loads((folder / "run.json").read_text())
@@ -304,7 +306,7 @@ def test_the_rule_is_where_right_and_wrong_predictions_differ_most(tmp_path: Pat
     wrong = [n - k for n, k in zip(count, right, strict=True)]
     gaps = [sum(wrong[:i]) / sum(wrong) - sum(right[:i]) / sum(right) for i in range(5)]
     assert gaps.index(max(gaps)) == 2
-    told = "right 80, 8 % of them up to 0.50; wrong 20, 70 % of them up to 0.50. The lines differ most there (dotted"
+    told = "right 80, 8 % of them up to 0.50; wrong 20, 70 % of them up to 0.50. The dotted line is where the"
     assert told in found[0].caption
     (x,) = re.findall(r'<line x1="([\d.]+)"[^>]*class="event"', found[0].drawing)
     assert float(x) == 46 + 418 * 0.5

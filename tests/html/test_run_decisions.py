@@ -144,7 +144,7 @@ def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path
     first = "not covered: of those that only other silos know 28.0 % are answered wrongly; "
     assert f"{first}of those that no silo knows 20.0 % are answered wrongly" in text
     page = Page(text).text
-    assert "of those that only other silos know 28.0 % were answered wrongly" in page
+    assert "of inputs that only other silos know, 28.0 % were answered wrongly" in page
     assert guarantee_lines(read_run(run))[2] == (
         "OOD:       ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no "
         "guarantee covers these"

@@ -144,13 +144,17 @@ def test_verdicts_of_silos_follow_from_their_test_inputs(tmp_path: Path, seed: i
 def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     page = Page(quantity_run(tmp_path / "a", [5, 6, 7], [8, 9, 10], interval_width=17.0)).text
     assert (
-        "They are little narrower than without inputs, in the mean 17.0 instead of 18.0, which hold 90.0 % of" in page
+        "They are little narrower than intervals without inputs: 17.0 on average, compared with 18.0, which contain 90"
+        in page
     )
     assert "Do not act on a single prediction" not in page
     assert "Predictions are too" not in page
     page = Page(quantity_run(tmp_path / "c", [5, 6, 7], [8, 9, 10], interval_width=19.0)).text
-    assert "They are no narrower than without inputs, in the mean 19.0 instead of 18.0, which hold 90.0 % of" in page
-    assert "Do not act on a single prediction: intervals are no narrower than without inputs (below)." in page
+    assert (
+        "They are no narrower than intervals without inputs: 19.0 on average, compared with 18.0, which contain 90"
+        in page
+    )
+    assert "Do not act on a single prediction: intervals are no narrower than those without inputs (below)." in page
     assert "caveat predict" not in page  # nothing shows what its predictions are of use for
     assert re.search(r"Try more rounds with caveat run \S+/c/config.toml --set rounds=2 ", page)
     assert "They are too wide" not in page
@@ -175,7 +179,7 @@ def test_intervals_with_too_many_inputs_beyond_chance_are_too_wide(
     p = float((missed <= round(150 * (1 - coverage))).mean())
     assert ("They are too wide" in page) == (p < 0.05)
     found = re.search(
-        r"too wide: (\d+) of 150 inputs in them are too many beyond chance \(p (?:=|<) ([\d.]+), one", page
+        r"too wide: they contain (\d+) of 150 inputs, more than chance explains \(p (?:=|<) ([\d.]+), one", page
     )
     if p < 0.05:
         assert found is not None
@@ -183,7 +187,7 @@ def test_intervals_with_too_many_inputs_beyond_chance_are_too_wide(
         assert float(found[2]) == pytest.approx(p, abs=0.003)
         assert ", one-sided; 50 calibration inputs per silo)." in page
     wide = Page(quantity_run(tmp_path / "wide", [5, 6, 7], [8, 9, 10], interval_coverage=coverage, interval_width=19.0))
-    more = "They rest on 50 calibration inputs per silo and hold more test inputs than asked for: try more of these "
+    more = "They rest on 50 calibration inputs per silo and contain more test inputs than requested: try more of these "
     assert "Do not act on a single prediction" in wide.text
     assert (f"(below). {more}" in wide.text) == (p < 0.05)
 
@@ -230,7 +234,7 @@ def test_a_validation_error_that_has_risen_calls_for_fewer_rounds(
     content["silos"][1]["pit"] = [1, 1, 1, 1, 2, 4, 8, 10, 10, 12]
     write_json(tmp_path / "b/summary.json", content)
     page = Page(render(read_run(tmp_path / "b"))).text
-    assert "They are narrower than without inputs" in page
+    assert "They are narrower than intervals without inputs" in page
     told = "Predictions are too low at silo 'silo 1' (on average, its 50 observed values are at the 73 % quantile of "
     assert f"{told}their predicted distributions, 50 % expected, p < 0.001, corrected for 3 silos)." in page
     assert "Expect higher values than predicted at silo 'silo 1'." in page
@@ -322,7 +326,7 @@ def test_a_use_of_predictions_is_advised_only_if_it_is_shown(tmp_path: Path, noi
     means = [(np.mean(each["observed"]), np.mean(each["value"])) for each in observed]
     own, median = (np.mean([abs(y - other) for y, other in pairs]) for pairs in (means, [(y, 10) for y, _ in means]))
     assert (own >= median) == (shift == 8.0 or noise == 200.0)
-    assert (f"{worse}{own:#.3g}, the median of training targets by {median:#.3g}, means" in page) == (shift == 8.0)
+    assert (f"{worse}{own:#.3g}, the median of training targets by {median:#.3g} (means" in page) == (shift == 8.0)
     assert (worse in page) == (shift == 8.0)
     content = json.loads((tmp_path / "run/summary.json").read_text())
     write_json(tmp_path / "run/summary.json", content | {"target": None})  # nothing is said of an unknown median

@@ -128,9 +128,9 @@ def test_wrong_answers_to_inputs_that_silos_do_not_know_are_said_first_and_drawn
     folder = decided_run(tmp_path / "run")
     assert lines(told(folder))[0] == (
         "open",
-        "Not reliable on inputs that silos do not know: of those that only other silos know "
-        "28.0 % were answered wrongly; of those that no silo knows "
-        "20.0 % were answered wrongly. Of silos' own inputs 4.5 % were answered wrongly.",
+        "Not reliable on inputs that silos do not know: of inputs that only other silos know, "
+        "28.0 % were answered wrongly; of inputs that no silo knows, "
+        "20.0 % were answered wrongly. Of silos' own inputs, 4.5 % were answered wrongly.",
     )
     page = render(read_run(folder))
     first = Markup(page.partition('id="outcomes"')[0].partition("<body")[2]).striptags()
@@ -150,7 +150,7 @@ def test_more_than_half_of_a_stream_answered_wrongly_is_bad(tmp_path: Path) -> N
     content["streams"]["ood_global"]["models"]["switch"]["pooled"] = {"accuracy": 0, "coverage": 1.0,
                                                                      "answered_accuracy": 0.0}  # fmt: skip
     write_json(folder / "summary.json", content)
-    assert [kind for kind, text in lines(told(folder)) if "no silo knows 100.0 %" in text] == ["bad"]
+    assert [kind for kind, text in lines(told(folder)) if "no silo knows, 100.0 %" in text] == ["bad"]
 
 
 def silo(share: float, n_test: int = 100, n_calibration: int = 99) -> SiloRecord:

@@ -33,10 +33,10 @@ def test_titles_have_no_absolute_paths() -> None:
 
 
 def test_titles_name_the_first_file_of_each_source() -> None:
-    assert short_source("csv:/x/a.csv,/y/b.csv,c.csv") == "a.csv and 2 files more"
+    assert short_source("csv:/x/a.csv,/y/b.csv,c.csv") == "a.csv and 2 more files"
     assert short_source("csv:/x/a.csv") == "csv:a.csv"
     assert (
         short_source("npz:/x/a.npz,b.npz + digits + hub:owner/name")
-        == "a.npz and 1 file more + digits + hub:owner/name"
+        == "a.npz and 1 more file + digits + hub:owner/name"
     )
     assert short_source("digits,mnist") == "digits,mnist"

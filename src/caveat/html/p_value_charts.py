@@ -98,5 +98,5 @@ def alone(found: PredictedInputs) -> str:
     alarms = low.pop("typicality", None)
     if alarms is None or not low or low[most := max(low, key=lambda name: low[name])] <= alarms:
         return ""
-    told = f" Of these inputs, {low[most]:,} have a low p-value of {most} alone (at most {rate:g}), and {alarms:,} one "
-    return f"{told}of typicality, which is corrected for {len(low)} scores."
+    told = f" Of these inputs, {low[most]:,} have a low p-value of {most} alone (at most {rate:g}), and {alarms:,} a "
+    return f"{told}low typicality, which is corrected for {len(low)} scores."

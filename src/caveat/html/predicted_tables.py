@@ -119,7 +119,7 @@ def tied(found: PredictedInputs) -> str:
     if not found.files and 0 < sum(found.referred) < len(found.prediction):
         rows = ranges((i for i, referred in enumerate(found.referred) if referred), _MOST_RANGES)
         alone = " without the label" * found.beside
-        text += f" A person decides the rows {rows}{alone}."
+        text += f" A person decides rows {rows}{alone}."
     return text
 
 

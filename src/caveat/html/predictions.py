@@ -43,7 +43,7 @@ def render(found: PredictedInputs) -> str:
         equal=equal(found) + alone(found),
         shifted=shifted(found),
         answers=answers(found),
-        strangest=inputs(found, strangest(found), f"The strangest inputs, the {first(found)}.{tied(found)}", True),
+        strangest=inputs(found, strangest(found), f"The strangest inputs, {first(found)}.{tied(found)}", True),
         surest=inputs(found, surest(found), f"Predictions, the {by[0]} first.{doubt}"),
         unsure=inputs(found, surest(found, last=True), f"Predictions, the {by[1]} first."),
     )
@@ -75,7 +75,7 @@ def _decided(found: PredictedInputs) -> Markup:
     beside = found.beside and doubtful < n
     if beside and not (found.alarms and found.alarms.seldom):
         text = Markup("U{}.{}{}")
-        alone = f" A person decides {doubtful:,} without their labels{told}." * (doubtful > 0)
+        alone = f" A person decides {plural(doubtful, 'other input')} without the model's label{told}." * (doubtful > 0)
         like = " Nothing says whether the inputs are like the silo's own." * (found.alarms is None)
         return text.format(_beside(found), alone, like)
     if found.alarms is None:
@@ -220,7 +220,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         more = f"that {'is' if doubtful - given == 1 else 'are'} only uncertain ({over})"
         told += [f"{doubtful - given:,} {more if given else f'with {over}'}"] * (doubtful > given)
         which = Markup("with <code>decides</code> = person in the CSV")
-        which = Markup("without their labels") if found.beside else which
+        which = Markup("without the model's label") if found.beside else which
         text = Markup("{} a person decide {} {}: {}.")
         have = "Otherwise, have" if first else "Have"
         steps.append(text.format(have, plural(doubtful, "input"), which, " and ".join(told)))

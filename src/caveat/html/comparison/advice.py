@@ -62,12 +62,14 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
     if half is None or pair is None:
         return Advice(f"{text} before you compare them{_cost(record, setting, 0)}.", match=most)
     seeds, measure = min(each.seeds for each in order[:2]), record.measures[0]
-    now = f"With {plural(seeds, 'seed')}, only differences of {pair.a} and {pair.b} above about "
-    now += f"{_roughly(measure, half, 2)} show"
+    now = f"With {plural(seeds, 'seed')}, only differences between {pair.a} and {pair.b} above about "
+    now += f"{_roughly(measure, half, 2)} can be detected"
     if seeds >= SEEDS:
         return Advice(f"{text.removesuffix(',')}{_cost(record, setting, 0)}. {now}.", match=most)
     more, level = max(SEEDS, 2 * seeds), LEVEL / len(record.results(setting, measure).pairs)
-    then = f"with {more}, those above roughly {_roughly(measure, half_width(half, seeds, more, level), 1)} would, if "
+    then = (
+        f"with {more}, those above roughly {_roughly(measure, half_width(half, seeds, more, level), 1)} could be, if "
+    )
     then += "seeds vary as here"
     return Advice(f"{text} and {more} seeds{_cost(record, setting, more)}. {now}; {then}.", seeds=more, match=most)
 

@@ -193,7 +193,9 @@ def glossary(record: Comparison) -> str:
     if len(set(domains)) > 1:
         text += f"A domain, such as {domains[-1]}, is a group of silos whose inputs are of one kind. "
     if any(measure.figure == "augrc" for measure in record.measures):
-        text += "AUGRC is the share of inputs that are wrong and not withheld, mean over all shares that are withheld."
+        text += (
+            "AUGRC is the share of inputs that are wrong and not withheld, averaged over all shares of withheld inputs."
+        )
     return text.strip()
 
 

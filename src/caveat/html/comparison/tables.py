@@ -158,7 +158,7 @@ def place_table(
     places = record.places(setting, part)
     if part == "silos":
         places = sorted(places, key=lambda place: -_range(result.silos.get(place) for result in results))
-        caption += ", those at which methods differ most first"
+        caption += ", sorted by the difference between methods, largest first"
     columns = [words(part.removesuffix("s"), places)]
     shown = list[IntervalRecord]()
     for found in results:

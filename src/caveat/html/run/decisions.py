@@ -116,12 +116,9 @@ def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
     right = [own.models[name].pooled.accuracy for name in ("global", "local") if name in own.models]
     if len(right) < 2 or right[0] is None or right[1] is None or right[0] >= right[1]:
         return None
-    text = (
-        "Where other classes can arrive, too, try to pass fewer own inputs to the global model: now {} are, and it is "
-    )
-    text += (
-        "right for {} of own inputs. Lower <code>uncertainty.handover_rate</code>{}; foreign inputs are then passed on "
-    )
+    text = "Where other classes can arrive, too, try to pass fewer own inputs to the global model: now {} are passed, "
+    text += "and it is right for {} of own inputs. Lower <code>uncertainty.handover_rate</code>{}; foreign inputs are "
+    text += "then passed on "
     return Markup(text + "less often, too.").format(percent(share), percent(right[0]), by)
 
 

@@ -91,7 +91,7 @@ def codebook(run: RunFolder) -> Chart | None:
     caption = f"Each cell counts a silo's test tokens at a codeword, on a log scale, darkest at {most:,}; "
     caption += "empty cells are codewords that the silo never uses"
     perplexed = any(silo.perplexity is not None for silo in silos)
-    caption += ", and the number after a name is its perplexity, the count of codewords in effective use." * perplexed
+    caption += ", and the number after a name is its perplexity, the effective number of codewords in use." * perplexed
     return Chart("Codeword use", heat_map(names, uses, _shared(silos), label), caption.rstrip(".") + ".")
 
 

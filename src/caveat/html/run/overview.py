@@ -108,7 +108,7 @@ def _right(of: str, known: Mapping[str, float | None], about: str = "") -> Marku
     if not told:
         return Markup()
     (first, share), *rest = told
-    texts = [f"{first} is right for {share}{about}", *(f"{name} {share}" for name, share in rest)]
+    texts = [f"{first} is right for {share}{about}", *(f"{name} for {share}" for name, share in rest)]
     text = f"{of}{joined(texts)}"
     return Markup(" {}.").format(initial(text) if of or first == _MOST else text)  # names of methods stay as they are
 

@@ -152,8 +152,10 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     kind = "bad" if few else "unknown" if share is not None and share < wanted else "good"
     if not few and (many := too_wide(silos)):
         kind = "open"
-        text += ". They are too wide: {:,} of {:,} inputs in them are too many beyond chance ({}, one-sided".format(
-            *many
+        text += (
+            ". They are too wide: they contain {:,} of {:,} inputs, more than chance explains ({}, one-sided".format(
+                *many
+            )
         )
         text += f"; {calibration_inputs(silos)})"
     width, usual = run.mean.interval_width, _usual_width(run, wanted)
@@ -161,8 +163,8 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
         wide = width > _LITTLE * usual
         kind = "unknown" if wide and kind == "good" else kind
         how = "no narrower" if width >= usual else "little narrower" if wide else "narrower"
-        text += f". They are {how} than without inputs, in the mean {significant(width)} instead of "
-        text += f"{significant(usual)}, which hold {percent(wanted)} of training targets"
+        text += f". They are {how} than intervals without inputs: {significant(width)} on average, compared with "
+        text += f"{significant(usual)}, which contain {percent(wanted)} of training targets"
     return Statement(kind, f"{text}.")
 
 
@@ -239,8 +241,8 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
         steps.append(Markup(text).format(listed(few, MOST_NAMED)))
     width, usual = run.mean.interval_width, _usual_width(run, silos[0].wanted) if silos and silos[0].wanted else None
     if wide := bool(width and usual and width >= usual):
-        text = "Do not act on a single prediction: intervals are no narrower than without inputs (below)."
-        more = " They rest on {} and hold more test inputs than asked for: try more of these "
+        text = "Do not act on a single prediction: intervals are no narrower than those without inputs (below)."
+        more = " They rest on {} and contain more test inputs than requested: try more of these "
         more = Markup(f"{more}(<code>data.split.calibration</code>).").format(calibration_inputs(silos))
         steps.insert(0, Markup(text) + (more if too_wide(silos) else ""))
     for skew, side in (("low", "higher"), ("high", "lower")):
@@ -260,7 +262,7 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
             text = (
                 ". Do not use their mean as a forecast of the mean of a silo: it is off by {}, the median of training "
             )
-            check += text.format(significant(gaps[0])) + f"targets by {significant(gaps[1])}, means over silos"
+            check += text.format(significant(gaps[0])) + f"targets by {significant(gaps[1])} (means over silos)"
         steps.append(predicting(run, ordered, check, "Only to rank a silo's inputs, "))
     return [*steps, *([] if fewer else maybe or [Markup("Try more <code>rounds</code>{}.").format(twice(run))])]
 

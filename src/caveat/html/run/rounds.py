@@ -87,11 +87,15 @@ def _figure(
     drawn += [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
     drawn += [svg.draw(frame, each) for each in lines]
     whose = f", of {model}" if (model := model_of(run)) else ""
-    most = f"{percent(1 - 2 * _TAIL, 0)} of" if len(points) > _FEW else "all"
-    caption = f"{title} on each silo's validation samples{whose}: the mean, and a band with {most} silos"
+    band = (
+        f"that contains {percent(1 - 2 * _TAIL, 0)} of silos"
+        if len(points) > _FEW
+        else "from the lowest to the highest"
+    )
     scaled = metric == "accuracy" and run.summary and run.summary.temperature
-    caption += ", as trained, before temperature scaling" * bool(scaled)
-    caption += ". A vertical rule marks where silos received private codewords." if grown else "."
+    before = ", before temperature scaling" * bool(scaled)
+    caption = f"{title} on each silo's validation samples{whose}{before}: the mean, and a band {band}"
+    caption += ". A vertical line marks where silos received private codewords." if grown else "."
     told = f", from {write(mean[0][1])} to {write(mean[-1][1])} in the mean" if mean else ""
     label = f"{title} per round of {len(points)} silos{told}"
     y_written = svg.written(y_ticks, write_tick)
@@ -168,7 +172,11 @@ def cost_table(run: RunFolder) -> Table | None:
         return None
     names, totals, each = zip(*rows, strict=True)
     columns = [words("", names), column("in total", totals), column("per round", each)]
-    about = "" if not measuring or run.quantity else " What left the silos, below, lists this by silo and tensor."
+    about = (
+        ""
+        if not measuring or run.quantity
+        else ' The section "What left the silos" lists what silos sent, by silo and tensor.'
+    )
     return table(columns, f"Traffic and time of the run.{about}")
 
 

@@ -92,8 +92,8 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     lines.append(text(x, frame.top - 4, short, "middle", "note"))
     x_ticks, y_ticks = written(inner_ticks(frame.x_range, 6), tick), written(ticks(0, 1, 4), percent_tick)
     drawn = plot(frame, f"{axis.capitalize()} of predictions: {told}", x_ticks, y_ticks, axis, *lines)
-    caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The lines "
-    caption += "differ most there (dotted rule); the more, the better."
+    caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The dotted "
+    caption += "line is where the curves differ most; a larger difference is better."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
     return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
 
@@ -124,7 +124,8 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
     start = min(bisect_left(curve.coverage, _FEWEST / inputs), len(curve.risk) - 2) if inputs else 0
     caption = "Share of errors if only the most certain test inputs of all silos are answered, with pointwise 95 % "
-    caption += f"intervals{f', from {_FEWEST} inputs on' * (start > 0)}. Dashed: an oracle that knows all errors."
+    caption += f"intervals.{f' The curve starts at {_FEWEST} answered inputs.' * (start > 0)} Dashed: an oracle that "
+    caption += "knows all errors."
     if decided:
         weights = ", silos weighted as in calibration" if limit and test and test.weighted else ""
         caption += f" Diamond: the run's decisions, {percent(decided[0])} answered, {percent(decided[1])} of these "
@@ -228,10 +229,10 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
     most = max(each.wrong for each in found.values())
     kind = ("bad" if most > 0.5 else "open") if worse else "good" if most <= allowed else "unknown"
     which = in_words(worse[0]).removeprefix("those ") if len(worse) == 1 else "that silos do not know"
-    whose = ["" if worse == [name] else f"of {in_words(name)} " for name in names]
+    whose = ["" if worse == [name] else f"of {in_words(name).replace('those', 'inputs')}, " for name in names]
     said = "; ".join(f"{of}{text}" for of, text in zip(whose, texts, strict=True))
     head = Markup("<b>Not reliable on inputs {}</b>").format(which) if worse else f"Inputs {which}"
-    beside = f" Of silos' own inputs {percent(own.wrong)} were {how} wrongly." if own else ""
+    beside = f" Of silos' own inputs, {percent(own.wrong)} were {how} wrongly." if own else ""
     return Statement(kind, Markup("{}: {}.{}").format(head, said, beside))
 
 
