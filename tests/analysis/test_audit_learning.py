@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from caveat.analysis.audit.accuracy import Accuracy, against_chance, by_chance, judged
+from caveat.analysis.audit.accuracy_against_chance import Accuracy, against_chance, by_chance, judged
 from caveat.analysis.audit.claim_tests import CONFIDENCE
 from caveat.analysis.audit.run_predictions import Observation
 from caveat.files.schema import Finding, Verdict

@@ -22,7 +22,7 @@ from caveat.federation.server import run
 from caveat.federation.server.log import lock_of
 from caveat.federation.server.run import StartCommand, serve
 from caveat.federation.silo.app import NodeHandler
-from caveat.files import held, ledger, read_payload
+from caveat.files import held, read_ledger, read_payload
 from caveat.runs.progress import Silent
 from caveat.runs.start import start
 
@@ -65,7 +65,7 @@ def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, m
 def test_the_ledger_says_what_left_the_silos_at_the_server_and_at_each_of_them(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg")
     run = federation.serve()
-    entries = ledger.read_ledger(run / "ledger.jsonl")
+    entries = read_ledger(run / "ledger.jsonl")
     trained = [message for message in entries.messages if message.phase == "train" and message.split is None]
     assert [(message.round, message.silo) for message in trained] == [(r, n) for r in (1, 2, 3) for n in NAMES]
     model = read_payload(run / "model" / "model.safetensors")["model"]
@@ -75,7 +75,7 @@ def test_the_ledger_says_what_left_the_silos_at_the_server_and_at_each_of_them(t
     }
     assert trained[0].bytes == sum(entry.bytes for entry in form.values()) == sum(t.nbytes for t in model.values())
     for name in NAMES:
-        own = ledger.read_ledger(federation.kept(name) / "ledger.jsonl")
+        own = read_ledger(federation.kept(name) / "ledger.jsonl")
         sent = [(m.t, m.form, m.bytes) for m in entries.messages if m.silo == name]
         assert [(m.t, m.form, m.bytes) for m in own.messages] == sent
         assert own.forms.keys() == {form for _, form, _ in sent}
@@ -148,7 +148,7 @@ def test_a_silo_may_join_later(tmp_path: Path) -> None:
     federation.grid.tamper[federation.node["coast"]] = arrive
     config = load(str(federation.folder / "config.toml"), ["federation.min_available_silos=2"])
     run = federation.serve(config)
-    trained = [m for m in ledger.read_ledger(run / "ledger.jsonl").messages if m.phase == "train" and m.split is None]
+    trained = [m for m in read_ledger(run / "ledger.jsonl").messages if m.phase == "train" and m.split is None]
     # It comes while the first round is at work, and the second one knows of it.
     assert [m.round for m in trained if m.silo == "valley"] == [2, 3, 4]
     assert "silo valley joined with 38 training examples" in federation.notes

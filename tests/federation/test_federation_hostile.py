@@ -19,7 +19,7 @@ from caveat.core import DataError, Payload, RunError, Update
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import pack, unpack, words_of
 from caveat.federation.silo.app import NodeHandler
-from caveat.files import ledger, read_payload
+from caveat.files import read_ledger, read_payload
 from caveat.files.schema import NO_PART
 from caveat.methods import FedAvg
 
@@ -275,5 +275,5 @@ def test_a_node_that_became_another_silo_is_not_taken_for_the_former(tmp_path: P
 
     federation.grid.tamper[federation.node["hill"]] = swap
     assert [silo["name"] for silo in summary(federation.serve())["silos"]] == ["coast", "valley"]
-    own = ledger.read_ledger(federation.kept("coast") / "ledger.jsonl").messages
+    own = read_ledger(federation.kept("coast") / "ledger.jsonl").messages
     assert [message.t for message in own if message.task.endswith("train")] == [0, 1]

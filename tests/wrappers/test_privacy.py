@@ -15,7 +15,7 @@ from caveat.core import ConfigurationError
 from caveat.data.silo_collection import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files.schema import PrivacyRecord
-from caveat.html.run.ledger import protection
+from caveat.html.run.sent_messages import protection
 from caveat.wrappers.privacy import Privacy, clip, composed, epsilon, epsilon_against_server
 
 TRAINING = library.Training(batch_size=8, local_epochs=1)

@@ -12,8 +12,8 @@ from typing import Any
 from ..core import DataError
 from ..core.errors import MissingError
 from . import schema
-from .ledger import Sent, read_sent
 from .reading import RUN, Manifest, checked, lines_of, manifest_of, record_of, text_of
+from .sent_messages import Sent, read_sent
 
 _FILES = (RUN, "rounds.jsonl", "summary.json")
 _CHECKED = (

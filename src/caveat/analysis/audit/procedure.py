@@ -28,7 +28,7 @@ from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
 from . import claim_tests as promises
 from . import data_fractions, fusing_copied_opinions
-from .accuracy import against_chance, judged
+from .accuracy_against_chance import against_chance, judged
 from .calibration import calibration
 from .claim_tests import about_logits, disagreement
 from .correction import corrected

@@ -17,11 +17,11 @@ from .decisions import ABOUT, OWN, decisions, outcomes
 from .feature_plots import codebook, scatter
 from .guarantee import promise
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
-from .ledger import metadata_sent, privacy, protection, secured
 from .overview import headline, overview
 from .quadrants import QUADRANTS, two_models
 from .quantity import quantity_parts
 from .rounds import cost_table, curves, domains
+from .sent_messages import metadata_sent, privacy, protection, secured
 from .silo_metrics import own_metrics
 from .silos import silo_section
 from .subgroups import subgroup_table

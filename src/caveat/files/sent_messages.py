@@ -1,8 +1,8 @@
-"""The privacy ledger: every message that left a silo, with name, shape, type and bytes of its tensors.
+"""The ledger of the messages that left a silo: name, shape, type and bytes of the tensors of every message.
 
-`ledger.jsonl` has a line per message, with "split" for evaluations, and a line per form (names, shapes and types of a
-set of tensors) before the first message of that form. `read_sent` aggregates lines while reading, because there may be
-many.
+The ledger is the file `ledger.jsonl`. It has a line per message, with "split" for evaluations, and a line per form
+(names, shapes and types of a set of tensors) before the first message of that form. `read_sent` aggregates lines while
+reading, because there may be many.
 """
 
 import hashlib
