@@ -46,7 +46,15 @@ WITHIN = {
         {"run", "comparison", "audit", "watch", "predictions"},
     ),
     "engines": (
-        {"allocator", "silos_on_device", "update_checks", "norm_bounding", "flower_messages", "secure_sums"},
+        {
+            "allocator",
+            "silos_on_device",
+            "update_checks",
+            "norm_bounding",
+            "flower_messages",
+            "flower_grid",
+            "secure_sums",
+        },
         {"measurement_checks"},
         {"executor", "rounds", "flower_secure"},
         {"batched_executor"},

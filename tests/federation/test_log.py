@@ -97,7 +97,7 @@ def test_a_run_under_way_says_how_old_its_last_word_is(tmp_path: Path) -> None:
 def test_who_has_not_answered_is_told_while_the_round_still_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("caveat.engines.flower_messages.SLOW", 0.05)
+    monkeypatch.setattr("caveat.engines.flower_grid.SLOW", 0.05)
     federation, told = Federation(tmp_path, "fedavg", rounds=1, start_timeout=60), list[str]()
     calls = list[int]()
 

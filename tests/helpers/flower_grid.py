@@ -18,7 +18,8 @@ from caveat.core import Method, Payload, Silo, SiloId, Update
 from caveat.core.silo import SiloInfo
 from caveat.engines.executor import Executor
 from caveat.engines.flower import FlowerEngine, silo_app_of
-from caveat.engines.flower_messages import GridMessages, Order, Words
+from caveat.engines.flower_grid import GridMessages
+from caveat.engines.flower_messages import Order, Words
 from caveat.federation.silo.store import OwnBooks
 from caveat.wrappers.evaluation import Evaluated
 

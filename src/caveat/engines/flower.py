@@ -19,7 +19,8 @@ from ..files.schema import NO_PART, KeptState, VectorizedRecord
 from ..secure.messages import MasksRemain, TooFewSilos, bound_request
 from ..secure.primitives import digest, digest_of_payload
 from .allocator import keep_freed_memory, use_huge_pages
-from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
+from .flower_grid import GridMessages
+from .flower_messages import NEVER, Order, Words, comes_after, legible, pack, unpack, words_of
 from .flower_secure import (
     GROUP,
     OpenedSum,

@@ -34,7 +34,8 @@ from ..secure.messages import (
 from ..secure.primitives import digest
 from ..secure.server import SecureSession
 from ..secure.silo import SecureSilo
-from .flower_messages import GridMessages, Order, pack, words_of
+from .flower_grid import GridMessages
+from .flower_messages import Order, pack, words_of
 from .measurement_checks import left_out_measuring
 
 GROUP = "masked"

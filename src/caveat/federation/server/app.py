@@ -19,7 +19,8 @@ from ...config import Config
 from ...core import ConfigurationError, Method, Round, RunError, SiloId, State, Tensors
 from ...engines.allocator import use_huge_pages
 from ...engines.flower import FlowerEngine
-from ...engines.flower_messages import NEVER, GridMessages
+from ...engines.flower_grid import GridMessages
+from ...engines.flower_messages import NEVER
 from ...files import RUN, Entries, Ledger, ServerStore, held, manifest_of, owner_only, read_ledger
 from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress

@@ -24,7 +24,8 @@ from ...data.agreement import check_fits, shared_schema, unlike_silos
 from ...data.quantities import checked_sums, fitted, kind_of, rows_told, summed
 from ...data.shared_schema import DataSchema
 from ...data.tables.reading_settings import NUMERIC
-from ...engines.flower_messages import GridMessages, Words, comes_after, legible, pack, words_of
+from ...engines.flower_grid import GridMessages
+from ...engines.flower_messages import Words, comes_after, legible, pack, words_of
 from ..keys import UNSIGNED, Asked, NameRefused
 from ..refusals import other_version
 from ..request_terms import Terms

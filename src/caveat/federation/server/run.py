@@ -22,7 +22,7 @@ from ...core.silo import FederationInfo, SiloInfo
 from ...data import load
 from ...engines.flower import FlowerEngine, silent
 from ...engines.flower import Membership as Greeter
-from ...engines.flower_messages import GridMessages
+from ...engines.flower_grid import GridMessages
 from ...engines.flower_secure import SecureServer
 from ...engines.update_checks import VARIANCES
 from ...files import RUN, ServerStore, held, locked, owner_only, read, write_json, write_record

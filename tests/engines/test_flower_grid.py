@@ -10,8 +10,9 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from caveat.engines import flower_messages
-from caveat.engines.flower_messages import GridMessages, pack, words_of
+from caveat.engines import flower_grid
+from caveat.engines.flower_grid import GridMessages
+from caveat.engines.flower_messages import pack, words_of
 
 
 class Stuck:
@@ -49,8 +50,8 @@ def test_a_reply_that_came_while_another_was_waited_for_counts() -> None:
 
 def test_a_sender_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower would have it waited for three minutes, since it keeps a part of a reply for so long."""
-    monkeypatch.setattr(flower_messages, "HASTE", 0.05)
-    monkeypatch.setattr(flower_messages, "ONLINE", 0.1)
+    monkeypatch.setattr(flower_grid, "HASTE", 0.05)
+    monkeypatch.setattr(flower_grid, "ONLINE", 0.1)
     grid = Stuck(60)
     wire = GridMessages(grid)  # type: ignore[arg-type]
     grid.gave_up = True  # the other's reply is there at once
@@ -64,7 +65,7 @@ def test_a_sender_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 def test_the_rest_of_a_reply_is_waited_for_while_its_sender_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow line a reply may take longer than what is left of a round."""
-    monkeypatch.setattr(flower_messages, "HASTE", 0.05)
+    monkeypatch.setattr(flower_grid, "HASTE", 0.05)
     grid = Stuck(0)
     monkeypatch.setattr(grid, "pull_messages", slowly(grid.pull_messages, 1.0))
     grid.gave_up = True
