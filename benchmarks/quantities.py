@@ -39,7 +39,7 @@ from caveat.core.settings import frozen_settings
 from caveat.methods.registry import METHODS
 from caveat.nn.models import ModelSettings
 from caveat.training.fit import Loss
-from caveat.uncertainty import binned
+from caveat.uncertainty import binned_distributions as binned
 
 DATA = ("diabetes", "mpg", "abalone", "parkinsons")
 TARGETS = {"mpg": "mpg", "abalone": "rings", "parkinsons": "motor_UPDRS"}

@@ -10,9 +10,9 @@ import pytest
 from caveat import data
 from caveat.config import loads
 from caveat.core import ConfigurationError, DataError, Refused
+from caveat.data.setting_lines import advised
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source, rows_of
-from caveat.data.tables.advice import advised
 from caveat.data.tables.dictionary import Declared, DictionaryColumn, LabelCode
 from caveat.data.tables.files import read_sheet
 from caveat.data.tables.harmonize import declared_labels

@@ -13,7 +13,7 @@ import pytest
 from written_tables import NAN, check, followed, read, table, told, usual, write
 
 from caveat.data import from_frames
-from caveat.data.tables.advice import ASSIGNED
+from caveat.data.setting_lines import ASSIGNED
 
 UNUSUAL = [
     ("ids", {"a": {"id": lambda row: 1000 + row * 7, "x": usual}}, r"column 'id' has a different value in every row"),

@@ -31,7 +31,7 @@ from caveat.federation.server.membership import OpenMembership
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.files import read_payload
-from caveat.uncertainty import binned
+from caveat.uncertainty import binned_distributions as binned
 
 KINDS = ("quantity", "standardized", "time")
 

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from caveat.core import DataError, DataWarning
 from caveat.data.checks import check_usual
+from caveat.data.setting_lines import ASSIGNED
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source
-from caveat.data.tables.advice import ASSIGNED
 from caveat.data.tables.dictionary import as_lists
 
 NAN = float("nan")

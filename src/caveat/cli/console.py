@@ -177,7 +177,7 @@ def _own_warnings() -> tuple[type[Warning], ...]:
 
 def as_options(text: str) -> str:
     """Return the first remedy of a message as options, if the command takes options for data."""
-    from ..data.tables.advice import advised
+    from ..data.setting_lines import advised
 
     context = click.get_current_context(silent=True)
     takes = context is not None and any(each.metavar == "SECTION.KEY=VALUE" for each in context.command.params)

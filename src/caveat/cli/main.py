@@ -61,7 +61,7 @@ class DataCommand(typer.core.TyperCommand):
             key = error.option_name.removeprefix("--")
             if key not in (*KEYS, *LISTS):
                 raise
-            from ..data.tables.advice import assignment
+            from ..data.setting_lines import assignment
 
             named = next(i for i, each in enumerate(given) if each.partition("=")[0] == error.option_name)
             value = given[named].partition("=")[2] or next(iter(given[named + 1 :]), "VALUE")

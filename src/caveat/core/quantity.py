@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor
 
-from ..uncertainty import binned
+from ..uncertainty import binned_distributions as binned
 from ..uncertainty.histograms import beside
 from .errors import ConfigurationError
 

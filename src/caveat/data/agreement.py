@@ -30,8 +30,8 @@ from .silo_indices import own_indices
 from .sources import read_silo, source_of_silo
 from .sources.image_folders import common_format
 from .splits import Rearrange
-from .tables.advice import TELLING
 from .tables.cell_formats import one_spelling, variants
+from .tables.column_refusals import TELLING
 from .tables.dictionary import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
 from .tables.reading_settings import TableColumn

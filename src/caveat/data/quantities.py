@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Refused
 from ..core.quantity import Quantity, Times, observed, unit_of
-from ..uncertainty.binned import CELLS
+from ..uncertainty.binned_distributions import CELLS
 from .raw_samples import Array, Index, Pool, shown
 from .tables.cell_formats import TRUTH, number
 from .tables.files import Sheet, missing

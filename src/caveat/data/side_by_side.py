@@ -8,8 +8,9 @@ import numpy as np
 
 from ..core import DataError, SiloId
 from .raw_samples import Array, Pool, shown
-from .tables.advice import TELLING, assignment
+from .setting_lines import assignment
 from .tables.cell_formats import same_value
+from .tables.column_refusals import TELLING
 from .tables.reading_settings import TableColumn
 from .tables.warnings import marks_of, named_like_id, sampled, without
 

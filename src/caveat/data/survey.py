@@ -18,7 +18,7 @@ from .raw_samples import Pool, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed, tables
-from .tables.advice import label_refusal
+from .tables.column_refusals import label_refusal
 from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
 from .tables.files import Sheet, missing, read_sheets

@@ -36,7 +36,7 @@ from ..nn.posterior_network import uncertain_cross_entropy
 from ..training.fit import LABELS, Loss
 from ..training.modules import expect, in_batches, load, reset, snapshot, split
 from ..uncertainty import opinions
-from ..uncertainty.binned import FEWEST
+from ..uncertainty.binned_distributions import FEWEST
 from ..uncertainty.dirichlet import kl_to_symmetric
 from .fedbn import FedBN
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core import Prediction, Tensors
 from ..core.quantity import Times, observed
-from ..uncertainty import binned
+from ..uncertainty import binned_distributions as binned
 from ..uncertainty.histograms import beside
 
 BINS = 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core import Caution, Payload, SiloId, Tensors, keep, nothing
 from ..core.silo import SiloInfo
 from ..core.text import joined, listed, named, plain
-from ..data.tables.advice import advised
+from ..data.setting_lines import advised
 from ..engines.norm_bounding import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files import About

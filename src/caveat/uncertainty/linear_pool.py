@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import binned
+from . import binned_distributions as binned
 from .temperature import CONTAMINATION
 
 WEIGHTS = 41

@@ -31,7 +31,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import binned
+from . import binned_distributions as binned
 from .histograms import beside
 
 POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-32, 65))

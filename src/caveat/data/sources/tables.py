@@ -16,10 +16,11 @@ from ..groups import numbered, times
 from ..lazy_rows import some_rows
 from ..quantities import CLASSES, column_values, with_values
 from ..raw_samples import Array, DataSource, LabelArray, Pool, ordered, shown
+from ..setting_lines import assignment
 from ..side_by_side import check_spellings
-from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.allowed_values import FORBIDDEN
 from ..tables.cell_formats import PLAIN, number, one_spelling
+from ..tables.column_refusals import label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import Codes, encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheets, spaces

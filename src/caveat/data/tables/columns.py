@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..raw_samples import Array, ordered, shown
-from .advice import ENDLESS, LARGEST, MOST_ADVISED, assignment, column_refusal, look_like_names, spelling_refusal
+from ..setting_lines import assignment
 from .cell_formats import CODE, DATE_FORMATS, EXCEL, NO_NUMBER, TIMES, TRUTH, is_date, number, one_spelling, variants
+from .column_refusals import ENDLESS, LARGEST, MOST_ADVISED, column_refusal, look_like_names, spelling_refusal
 from .files import Sheet, first_place, missing
 from .reading_settings import Reading, TableColumn
 

@@ -22,9 +22,9 @@ from ...core import ConfigurationError, DataError, UnlikeColumn
 from ...core.devices import cache_folder
 from ..lazy_rows import ArrayRows, row_parts
 from ..raw_samples import LONGEST, Array, ordered
-from .advice import ENDLESS, LARGEST
 from .allowed_values import Limit, allowed, usable
 from .cell_formats import NO_NUMBER, numeric, same_value
+from .column_refusals import ENDLESS, LARGEST
 from .drift_reference import NO_REFERENCE, Reference
 from .files import Sheet, missing
 from .reading_settings import AS_USUAL, CsvFormat, TableColumn

@@ -5,8 +5,9 @@ from difflib import get_close_matches
 
 from ...core import ConfigurationError, DataError, Refused
 from ..raw_samples import shown
-from .advice import MOST_ADVISED, assignment
+from ..setting_lines import assignment
 from .cell_formats import PLAIN, CellFormat, number, same_value
+from .column_refusals import MOST_ADVISED
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import ChangedSheet, Sheet, missing
 from .reading_settings import CsvFormat

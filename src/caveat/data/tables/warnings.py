@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..raw_samples import Array, Index, LabelArray, Pool, shown
-from .advice import assignment
+from ..setting_lines import assignment
 
 HEAD = 1000
 """Number of rows that are checked before all rows are."""

@@ -15,8 +15,8 @@ from ... import config as configuration
 from ...config import Config, EngineSettings, MethodSettings, Uncertainty
 from ...core import CaveatError, ConfigurationError, DataError, DataWarning
 from ...data import DataSettings, survey
-from ...data.tables.advice import TELLING
 from ...data.tables.cell_formats import number
+from ...data.tables.column_refusals import TELLING
 from ...data.tables.dictionary import DictionaryColumn
 from ...training.fit import Training
 from ...uncertainty.familiarity import least

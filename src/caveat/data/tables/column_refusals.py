@@ -1,8 +1,7 @@
-"""Reasons to refuse columns of tables, each with keys to set, as lines of TOML, that make the column readable."""
+"""Reasons to refuse columns of tables, each with lines of TOML that make the column readable."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..raw_samples import LONGEST, shown
+from ..setting_lines import assignment
 from . import cell_formats
 from .cell_formats import CODE, DATE_FORMATS, NO_NUMBER, TIMES, CellFormat, is_date, number
 from .files import Sheet, first_place, missing
@@ -29,48 +29,13 @@ MARKS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (
 ABSENT = frozenset({"-", "--", "---", ".", "..", "...", "*", "#", "x", "_", "\u2013", "\u2014", "n.a.", "k.a.", "nd",
                     "unknown", "missing", "#n/a", "#null!"})  # fmt: skip
 """Texts that often mean a missing value, in lower case."""
-BARE = re.compile(r"[A-Za-z0-9_-]+")
 SIGN = f"[-+{cell_formats.MINUS}]?"
 CURRENCY = "[€$£¥₹₽₩]|R\\$|kr|Fr\\.|Rs\\.?|EUR|USD|GBP|CHF|CAD|AUD|JPY|CNY|INR|SEK|NOK|DKK|PLN"
 WITH_UNIT = re.compile(
     rf"(?:[<>\u2264\u2265]=?\s*)?{SIGN}\s*(?:({CURRENCY})\s*)?{SIGN}\d[\d.,'\u2019{cell_formats.SPACES}]*([^\d\s+/:-](?:.*[^\s.,])?)?\s*"
 )
-ASSIGNED = re.compile(
-    r"""data\.(?:[\w-]+|"[^"]*")(?:\.(?:[\w-]+|"[^"]*"))* = (?:\{.*?\}+(?: \})*|\[.*?\]|"(?:[^"\\]|\\.)*"|false|true)"""
-)
-"""Lines of `assignment` within a message."""
 MOST_ADVISED = 5
 """Maximum number of files, or of marks, that an advice names."""
-
-
-def assignment(key: str, value: Any) -> str:
-    """Return a line of TOML that sets a key of `[data]`; parts of the key are separated by newlines."""
-    parts = [part if BARE.fullmatch(part) else _text(part) for part in key.split("\n")]
-    return f"data.{'.'.join(parts)} = {_toml(value)}"
-
-
-def advised(text: str) -> list[str]:
-    """Return the lines of TOML of the first remedy in a message; none if a value must be filled in."""
-    found, end = list[str](), None
-    for match in ASSIGNED.finditer(text):
-        if end is not None and text[end : match.start()] != " and ":
-            break
-        found.append(match[0])
-        end = match.end()
-    return [] if any("MEANING" in each or "NUMBER" in each for each in found) else found
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        items = (f"{name if BARE.fullmatch(name) else _text(name)} = {_toml(each)}" for name, each in value.items())
-        return f"{{ {', '.join(items)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return str(value).lower() if isinstance(value, bool) else _text(value) if isinstance(value, str) else str(value)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def column_refusal(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from caveat.core import Prediction
 from caveat.core.quantity import Quantity, Times
-from caveat.uncertainty import binned
+from caveat.uncertainty import binned_distributions as binned
 from caveat.uncertainty.histograms import histogram
 from caveat.uncertainty.selective_risk import fixed_sequence, policy_counts, ranks, score_edges
 from caveat.uncertainty.sets import threshold
