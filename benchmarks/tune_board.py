@@ -29,8 +29,8 @@ import torch
 
 import caveat
 from caveat.bench.federations import FEDERATIONS, LITE, BoardFederation, deal
+from caveat.bench.make_cell import SOURCES, sources_of
 from caveat.bench.settings import POOLED, SETTINGS, BoardSettings, read_settings
-from caveat.bench.train_cell import SOURCES, sources_of
 from caveat.files import write_bytes
 from caveat.methods.plugins import use
 

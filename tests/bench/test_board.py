@@ -18,11 +18,11 @@ from scipy.stats import permutation_test
 from sklearn.metrics import log_loss, roc_auc_score
 
 from caveat.bench.board import Board, CellFigures, bootstrap, improvements, sign_flips
+from caveat.bench.cell_files import CellPlace, cell_files, read_cell, write_cell
 from caveat.bench.cell_metrics import figures
 from caveat.bench.federations import FEDERATIONS, LITE, TABLE, BoardFederation, Dealt, deal, made
 from caveat.bench.page import markdown, write_board
 from caveat.bench.settings import SETTINGS, BoardSettings, read_settings
-from caveat.bench.train_cell import CellPlace, cell_files, read_cell, write_cell
 from caveat.core import DataError
 
 N = 40

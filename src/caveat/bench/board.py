@@ -21,9 +21,9 @@ from ..analysis.statistics import LEVEL, SeedDifferences, estimate
 from ..core import DataError
 from ..files.schema import BoardCell, CellSource
 from ..uncertainty.statistical_tests import holm
+from .cell_files import Arrays, CellPlace, read_arrays, read_cell
 from .cell_metrics import RATE, RISK, per_input
 from .settings import MAJORITY, POOLED, BoardSettings
-from .train_cell import Arrays, CellPlace, read_arrays, read_cell
 
 DRAWS = 2000
 """Of the bootstrap."""

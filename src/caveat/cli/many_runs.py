@@ -269,7 +269,8 @@ def bench(
     """
     with console.reported():
         from ..bench.page import board_table, write_board
-        from ..bench.running import Bench, data_folder, keep_settings, plan_table
+        from ..bench.plan import plan_table
+        from ..bench.running import Bench, data_folder, keep_settings
         from ..bench.settings import SETTINGS, federations_of, read_settings, rows_of
         from ..runs.progress import on_terminal
 

@@ -1,10 +1,7 @@
 """A cell of the leaderboard: a method is trained once on a federation, and asked by every source of uncertainty."""
 
-import hashlib
-import io
 import time
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,27 +9,23 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._version import __version__
 from ..api import run as train
-from ..core import CaveatError, DataError, Decision, Method, Prediction, Silo
+from ..core import CaveatError, Decision, Method, Prediction
 from ..core.settings import plain
-from ..files import read, sum_of_bytes, write_bytes, write_record
-from ..files.schema import BoardCell, CellSource
+from ..files.schema import BoardCell
 from ..runs.finished_run import Run
 from ..runs.frozen_features import features_of
 from ..runs.other_uncertainty import TRAINED, with_uncertainty
 from ..wrappers.ensembles import has_rounds_after_training
 from ..wrappers.uncertainty_settings import Uncertainty
-from .cell_metrics import RISK, figures
+from .cell_files import Arrays, CellPlace, write_cell
+from .cell_metrics import RISK
 from .federations import BoardFederation
 from .settings import MAJORITY, POOLED, BoardSettings
 
-Arrays = dict[str, NDArray[Any]]
-"""By "SILO/y", "SILO/id" and "SOURCE/SILO/KIND/NAME"."""
 SOURCES: Mapping[str, Mapping[str, Any]] = {
     "untempered": {"mc_samples": 1, "temperature_scaling": False},
     "one": {"mc_samples": 1},
@@ -50,21 +43,6 @@ SOFTMAX = ("one", "dropout", "laplace")
 """Sources of methods whose models have a softmax; others have evidence or draws."""
 
 
-class CellPlace(NamedTuple):
-    """The place of a cell on the board."""
-
-    federation: str
-    method: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.federation}.{self.method}.{self.seed}"
-
-    def __str__(self) -> str:
-        return f"{self.method} on {self.federation}, seed {self.seed}"
-
-
 class AskedSilo(NamedTuple):
     """The test inputs of a silo, and the silo of the run that predicts for them: a different one if data are pooled."""
 
@@ -78,11 +56,6 @@ class AskedSilo(NamedTuple):
 def sources_of(method: Method) -> list[str]:
     own = SOFTMAX if method.softmax else ("evidence",) if "vacuity" in method.scores else ("draws",)
     return ["untempered", *own, *([] if has_rounds_after_training(method) else ["snapshots"]), "ensemble"]
-
-
-def cell_files(folder: Path, place: CellPlace) -> tuple[Path, Path]:
-    """Return the paths of a cell's record and of its scores per input."""
-    return folder / "cells" / f"{place.name}.json", folder / "cells" / f"{place.name}.npz"
 
 
 def make_cell(place: CellPlace, settings: BoardSettings, federation: BoardFederation, folder: Path) -> BoardCell:
@@ -207,67 +180,3 @@ def _majority(federation: BoardFederation) -> Iterator[tuple[str, NDArray[Any]]]
             probs = np.tile(counts / counts.sum(), (len(x), 1)).astype(np.float32)
             yield f"frequencies/{silo.name}/{kind}/probs", probs
             yield f"frequencies/{silo.name}/{kind}/epistemic", np.zeros(len(x), np.float32)
-
-
-def write_cell(
-    place: CellPlace, changes: dict[str, Any], federation: BoardFederation, folder: Path, arrays: Arrays,
-    costs: Mapping[str, Mapping[str, float]], seconds: dict[str, float], failed: str | None,
-) -> BoardCell:  # fmt: skip
-    """Write the scores per input and the record of a cell; return the record."""
-    record, inputs = cell_files(folder, place)
-    data, found = b"", {}
-    if failed is None:
-        file = io.BytesIO()
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        data = file.getvalue()
-        write_bytes(inputs, data)
-        found = {
-            source: CellSource.model_validate({**parts, **costs[source]}) for source, parts in figures(arrays).items()
-        }
-    cell = BoardCell.model_validate({
-        "schema": 1, **place._asdict(), "split": split_of(federation.silos), "settings": changes,
-        "version": __version__, "sources": found, "inputs": sum_of_bytes(data) if failed is None else None,
-        "failed": failed, "seconds": seconds,
-    })  # fmt: skip
-    write_record(record, cell)
-    return cell
-
-
-def split_of(silos: Any) -> str:
-    """Return a hash of the positions of all silos' inputs in their splits."""
-    digest = hashlib.sha256()
-    for silo in silos:
-        digest.update(silo.name.encode())
-        for name in sorted(silo.indices):
-            digest.update(silo.indices[name].numpy().tobytes())
-        digest.update(_rows(silo))
-    return digest.hexdigest()
-
-
-def _rows(silo: Silo) -> bytes:
-    x = silo.test.x
-    return (x if isinstance(x, torch.Tensor) else torch.as_tensor(x)).contiguous().numpy().tobytes()
-
-
-def read_cell(folder: Path, place: CellPlace) -> BoardCell | None:
-    """Read a cell; None if it was not made yet. Raises DataError, naming the file, if it is damaged or a different
-    cell."""
-    record, inputs = cell_files(folder, place)
-    if not record.exists():
-        return None
-    cell = read(record, BoardCell)
-    if (cell.federation, cell.method, cell.seed) != tuple(place):
-        raise DataError(f"{record} is the cell {cell.federation}.{cell.method}.{cell.seed}, expected {place.name}")
-    if cell.failed is None and (not inputs.is_file() or sum_of_bytes(inputs.read_bytes()) != cell.inputs):
-        raise DataError(f"{inputs} is missing or damaged: delete {record.name} to make the cell again")
-    return cell
-
-
-def read_arrays(folder: Path, place: CellPlace) -> Arrays:
-    """Read the scores per input of a cell. Raises DataError, naming the file, if it is damaged."""
-    path = cell_files(folder, place)[1]
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
