@@ -23,7 +23,7 @@ def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings
 
 
 def test_silos_is_no_source_to_read() -> None:
-    with pytest.raises(ConfigurationError, match=r"'on_site': every silo reads its own data.*caveat flower init"):
+    with pytest.raises(ConfigurationError, match=r"'on_site' is only for a federation over Flower.*caveat flower init"):
         data.load(TABLES, SEED)
     with pytest.raises(ConfigurationError, match="on_site cannot be joined"):
         DataSettings(source="digits + on_site")

@@ -49,7 +49,7 @@ def test_truncated_npz(tmp_path: Path, keep: int) -> None:
     [
         ({"y_test": np.full(40, 3)}, ["(test): label 3 is outside the 3 classes 0..2"]),
         ({"y_train": Y - 1}, ["label -1"]),
-        ({"y_train": np.where(Y == 2, 255, Y)}, ["label 255 but none is 2"]),
+        ({"y_train": np.where(Y == 2, 255, Y)}, ["no training label is 2, but the largest is 255"]),
         ({"y_train": Y + 0.5}, ["labels such as", ".5"]),
         ({"y_train": np.where(Y == 0, np.nan, Y)}, ["labels such as nan"]),
         ({"y_train": np.array(list("abc"))[Y]}, ["whole numbers"]),

@@ -139,7 +139,9 @@ def test_a_silo_elsewhere_reads_rows_as_they_are_needed(tmp_path: Path, monkeypa
 
 def test_text_is_not_read_as_it_is_needed(tmp_path: Path) -> None:
     write(tmp_path / "t", COLUMNS)
-    with pytest.raises(ConfigurationError, match=r"north\.csv is text: remove it, or write the table as a parquet"):
+    with pytest.raises(
+        ConfigurationError, match=r"north\.csv is text: remove the key, or write the table as a parquet"
+    ):
         data.load(DataSettings(source=source(tmp_path / "t", "csv"), target="outcome", lazy=True), 0)
 
 

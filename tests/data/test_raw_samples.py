@@ -328,7 +328,7 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
         ({"a": Items(FEATURES, names=("u", "v"))}, {}, "a mapping of u, v; set columns=(INPUT, LABEL)"),
         ({"a": Items(FEATURES, names=("u", "v"))}, {"columns": ("u", "w")}, "['u', 'v'], expected columns 'u' and 'w'"),
         ({"a": Items(FEATURES.half())}, {}, "item 0: x of shape (5,), float16; expected float32"),
-        ({"a": Items(FEATURES / 0)}, {}, "item 0: x has numbers, the first in row 0, that are NaN"),
+        ({"a": Items(FEATURES / 0)}, {}, "item 0: x has NaN or infinite numbers, the first in row 0"),
         ({"a": Items(["ab"] * N)}, {}, "item 0: x of <U2, expected numbers"),
         (
             {"a": Items([torch.ones(5 - n % 2) for n in range(N)])},

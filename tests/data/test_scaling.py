@@ -48,7 +48,7 @@ def test_it_is_by_the_pooled_values_of_training_steps(arrays: Any, masked: bool)
             x = own[name].test.x
             assert torch.equal(x[..., -1], raw[name].test.x[..., -1]), "the mask stays"
             assert not x[..., :-1][x[..., -1] == 0].any(), "padded steps stay zeros"
-    with pytest.raises(DataError, match="need the silo"):
+    with pytest.raises(DataError, match="pass silo, the silo of these inputs"):
         own.prepare(arrays["a"][0])
 
 

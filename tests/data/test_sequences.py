@@ -75,7 +75,7 @@ def test_inputs_to_predict_are_brought_to_the_same_form() -> None:
     assert tokens.inputs([[3, 4], [5]]).tolist() == [[3, 4, 7, 7, 7, 7], [5, 7, 7, 7, 7, 7]]
     with pytest.raises(DataError, match="a sequence of 9 steps, expected at most 6"):
         tokens.inputs([[1] * 9])
-    with pytest.raises(DataError, match="id -1 of a token"):
+    with pytest.raises(DataError, match="token id -1, expected"):
         tokens.inputs([[-1]])
     masked = from_arrays({"a": (PARTS, Y)}, kind="series")
     assert masked.inputs([PARTS[0]])[0, :, 3].tolist() == [1, 1, 0, 0, 0, 0]
@@ -94,13 +94,13 @@ def test_longer_sequences_are_cut_where_that_is_asked_for() -> None:
     [
         (IDS, {}, "x of int64 in two dimensions; set kind='tokens' if these are token ids, kind='features' if"),
         (SERIES, {}, "float series N,T,C need kind 'series'"),
-        (SERIES, {"kind": "tokens"}, "expected ids of tokens N,T, or a list of sequences"),
-        (SERIES[:, 0], {"kind": "tokens"}, "tokens of float32, expected whole numbers such as int64"),
-        (IDS - 5, {"kind": "tokens"}, "of a token, expected ids from 0"),
+        (SERIES, {"kind": "tokens"}, "expected token ids N,T, or a list of sequences"),
+        (SERIES[:, 0], {"kind": "tokens"}, "token ids of float32, expected whole numbers such as int64"),
+        (IDS - 5, {"kind": "tokens"}, ", expected ids from 0"),
         (IDS, {"kind": "series"}, "expected series N,T,C, or a list of T,C"),
         (np.where(SERIES > 2, np.nan, SERIES), {"kind": "series"}, "values are NaN or infinite"),
         ([*PARTS[1:], PARTS[0][:, :2]], {"kind": "series"}, "steps of shapes [(2,), (3,)], expected one shape"),
-        ([*TEXTS[1:], np.array([0.5])], {"kind": "tokens"}, "row 39: tokens of float64"),
+        ([*TEXTS[1:], np.array([0.5])], {"kind": "tokens"}, "row 39: token ids of float64"),
         (TEXTS, {}, "rows of different lengths, from 2 to 6"),
         (TEXTS, {"kind": "text"}, "kind = 'text', expected one of images, features, tokens, series"),
         (IDS, {"kind": "features", "pad": 3}, "pad = 3 is ignored by kind 'features'"),

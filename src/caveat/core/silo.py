@@ -18,7 +18,7 @@ from .quantity import Quantity
 class Data(NamedTuple):
     """Inputs and labels of one split."""
 
-    x: Tensor  # (N, ...) float32, or int64 for ids of tokens
+    x: Tensor  # (N, ...) float32, or int64 for token ids
     y: Tensor  # (N,) int64 class indices
 
     def __len__(self) -> int:

@@ -34,7 +34,8 @@ def image_array(x: Array, origin: str) -> Array:
         x = x[..., None]
     if x.ndim != 4 or 0 in x.shape[1:]:
         raise DataError(
-            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; set kind for others"
+            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; for series or token ids, "
+            "set kind"
         )
     if channels_first(x):
         how = "in Python, channels='first' of from_arrays reads such arrays"
@@ -72,12 +73,12 @@ def series_array(x: Array, origin: str) -> Array:
 def token_array(x: Array, origin: str) -> Array:
     """Return token ids from 0 as (N, T) int64."""
     if x.ndim != 2 or x.shape[1] == 0:
-        raise DataError(f"{origin}: shape {x.shape}, expected ids of tokens N,T, or a list of sequences")
+        raise DataError(f"{origin}: shape {x.shape}, expected token ids N,T, or a list of sequences")
     if x.dtype.kind not in "iu":
-        raise DataError(f"{origin}: tokens of {x.dtype}, expected whole numbers such as int64")
+        raise DataError(f"{origin}: token ids of {x.dtype}, expected whole numbers such as int64")
     if x.size and (x.min() < 0 or x.max() >= MOST_TOKENS):
         wrong = x.min() if x.min() < 0 else x.max()
-        raise DataError(f"{origin}: id {wrong} of a token, expected ids from 0 to {MOST_TOKENS - 1}")
+        raise DataError(f"{origin}: token id {wrong}, expected ids from 0 to {MOST_TOKENS - 1}")
     return x.astype(np.int64, copy=False)
 
 
@@ -152,7 +153,10 @@ def check_classes(
         present = np.unique(trained).tolist()
         gap = next((number for number, label in enumerate(present) if number != label), None)
         if gap is not None:
-            raise DataError(f"{ys[0][0]}: label {present[-1]} but none is {gap}, expected the classes 0, 1, 2, ...")
+            raise DataError(
+                f"{ys[0][0]}: no training label is {gap}, but the largest is {present[-1]}; expected the classes 0, 1, "
+                "2, ... without gaps, or names in classes"
+            )
         classes = [str(label) for label in present]
     for origin, y in ys:
         if y.max() >= len(classes):
@@ -211,8 +215,9 @@ def check_numbers(x: Tensor, where: str) -> None:
         bad = ~part.isfinite() if x.is_floating_point() else part < 0
         if bad.any():
             row = start + int(bad.flatten(1).any(1).nonzero()[0])
-            what = "NaN or infinite; expected finite" if x.is_floating_point() else "below 0; expected ids from 0"
-            raise DataError(f"{where} has numbers, the first in row {row}, that are {what}")
+            wrong = "NaN or infinite numbers" if x.is_floating_point() else "numbers below 0"
+            expected = "finite numbers" if x.is_floating_point() else "token ids from 0"
+            raise DataError(f"{where} has {wrong}, the first in row {row}; expected {expected}")
 
 
 def check_class_list(classes: Any, where: str) -> tuple[str, ...]:

@@ -122,7 +122,8 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         sheet = read_sheet(found, csv_format.separator)
         names = {column.name: column.own for column in csv_format.declared.rename_columns}
         if not {target, names.get(target)} & set(sheet.columns):
-            raise ConfigurationError(f"target = {target!r}: {found} has {', '.join(sheet.columns)}", "target")
+            columns = ", ".join(sheet.columns)
+            raise ConfigurationError(f"target = {target!r}: no such column; {found} has {columns}", "target")
         if preparation.target is not None:
             event = getattr(preparation.target, "event", None)
             if event is not None and event not in sheet.columns:

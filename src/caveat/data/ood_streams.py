@@ -95,12 +95,12 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
     """Return, for each silo, positions in the concatenated test splits of the samples that only other silos know."""
     if silos.encoders:
         raise DataError(
-            f"local = {what!r}: each silo encodes table rows with its own training split, so test inputs of another "
-            "silo cannot be used here; expected images or features without encoding"
+            f"ood_local = {what!r}: each silo encodes table rows with its own training split, so test inputs of "
+            "another silo cannot be used here; expected images or features without encoding"
         )
     if len(set(silos.scalings.values())) > 1:
         raise DataError(
-            f"local = {what!r}: each silo standardizes series with its own training split, so test inputs of "
+            f"ood_local = {what!r}: each silo standardizes series with its own training split, so test inputs of "
             "another silo cannot be used here; set data.standardize to 'federation'"
         )
     labels = torch.cat([silo.test.y for silo in silos])
@@ -113,9 +113,9 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
         unknown = [torch.tensor([other != own for other in domains])[owners] for own in domains]
         why = f"all silos belong to one domain, {domains[0]!r}"
     else:
-        raise ConfigurationError(f"local = {what!r}, expected none, classes or domains")
+        raise ConfigurationError(f"ood_local = {what!r}, expected none, classes or domains")
     if not any(bool(each.any()) for each in unknown):
-        raise DataError(f"local = {what!r}: {why}, so no test input is out-of-distribution")
+        raise DataError(f"ood_local = {what!r}: {why}, so no test input is out-of-distribution")
     return [each.nonzero()[:, 0] for each in unknown]
 
 

@@ -246,7 +246,7 @@ class Preparation:
             if not self.scalings:
                 return found
             if silo is None:
-                raise DataError("standardized series need the silo they come from")
+                raise DataError("each silo standardizes series in its own way: pass silo, the silo of these inputs")
             self.check_name(silo)
             return self.scalings[silo](found)
         if not inputs.ndim or not len(inputs):
@@ -259,7 +259,7 @@ class Preparation:
             )
         if self.encoders:
             if silo is None:
-                raise DataError("rows of a table need the silo whose encoder reads them")
+                raise DataError("each silo encodes rows of a table in its own way: pass silo, the silo of these inputs")
             self.check_name(silo)
             if inputs.dtype.kind not in "fiub" or np.isinf(inputs).any():
                 raise DataError(

@@ -255,7 +255,7 @@ def check_predict(settings: Any) -> None:
         low, high = settings.range
         why = ""
         if settings.predict not in NUMERIC:
-            why = "is for data.predict = 'quantity' or 'time'"
+            why = "expected data.predict = 'quantity' or 'time'"
         elif low >= high:
             why = "expected the lowest and the highest value"
         elif settings.predict == "time" and low:

@@ -330,7 +330,7 @@ class DataSettings:
         if self.subgrouping is not None and self.source == "on_site" and given not in (["values"], ["edges"]):
             raise ConfigurationError(
                 f"data.subgroups = {self.subgroups!r} needs data.subgroup_values or data.subgroup_edges with "
-                "data.source = 'on_site', so no value of a row leaves its silo",
+                "data.source = 'on_site', so that no value of a row leaves its silo",
                 "data.subgroups",
             )
 

@@ -26,11 +26,12 @@ class EachSilosOwnSource(Source):
         "files",
     }
     for_one_silo = False
-    alone = "every silo reads its own"
+    alone = "every silo reads its own data"
 
     def read(self, settings: SourceSettings) -> DataSource:
         raise ConfigurationError(
-            "data.source = 'on_site': every silo reads its own data, over Flower (`caveat flower init`)"
+            "data.source = 'on_site' is only for a federation over Flower, in which every silo reads its own data; "
+            "create its project with `caveat flower init`"
         )
 
 
@@ -130,7 +131,8 @@ def read_source(source: str, settings: SourceSettings, key: str = "source") -> D
     for part, each in zip(parts, sources, strict=True):
         if each.pools[0].classes != classes:
             raise DataError(
-                f"{part} has {_listed(each.pools[0].classes)} but {parts[0]} {_listed(classes)}; expected the same"
+                f"{part} has {_listed(each.pools[0].classes)}, but {parts[0]} has {_listed(classes)}; expected the "
+                "same classes"
             )
     return DataSource(pools, sources[0].given)
 

@@ -233,7 +233,8 @@ def _named(name: str, arrays: Mapping[str, Array], key: str, origin: str) -> Arr
     """Return the array of a name, or its parts for training and test; raise DataError if there is none."""
     parts = [name] if "x" in arrays else [f"{name}_{part}" for part in SPLIT_PARTS if f"x_{part}" in arrays]
     if (lacking := next((part for part in parts if part not in arrays), None)) is not None:
-        raise DataError(f"{origin}: no array {lacking!r}, expected one because {key} = {name!r}: {sorted(arrays)}")
+        there = ", ".join(sorted(arrays))
+        raise DataError(f"{origin}: no array {lacking!r}, expected one because {key} = {name!r}; arrays: {there}")
     if (wrong := next((part for part in parts if arrays[part].ndim != 1), None)) is not None:
         raise DataError(f"{origin}: {wrong!r} of shape {arrays[wrong].shape}, expected {key} of one dimension")
     return np.concatenate([arrays[part] for part in parts])

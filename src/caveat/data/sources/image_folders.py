@@ -250,7 +250,9 @@ class ImageRows(LazyRows):
                 )
             image = _sized(_read(self.paths[number], self.exif_rotation), self.side)
             if image.shape[:2] != self.shape[1:3] or image.shape[2] > self.shape[3]:
-                raise DataError(f"{self.paths[number]}: the image has changed since the start")
+                raise DataError(
+                    f"{self.paths[number]}: the image changed after caveat first read it. Restore it and start again."
+                )
             found[row] = image  # broadcast: grayscale becomes color if others are
         return found
 

@@ -221,8 +221,8 @@ def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
     for sheet in sheets:
         if lazy and not isinstance(sheet, ParquetSheet):
             raise ConfigurationError(
-                f"data.lazy = true is for images and parquet files, but {sheet.path} is text: remove it, or write "
-                "the table as a parquet file",
+                f"data.lazy = true is for images and parquet files, but {sheet.path} is text: remove the key, or "
+                "write the table as a parquet file",
                 "data.lazy",
             )
     if not lazy:

@@ -93,7 +93,8 @@ def _check_own_columns(sheet: Sheet, columns: Sequence[OwnColumn], key: str) -> 
     for own in columns:
         if own.own not in sheet.columns:
             raise ConfigurationError(
-                f"{key} names {own.own!r}: {sheet.path} has {', '.join(sheet.columns)}", "data.rename_columns"
+                f"{key} names {own.own!r}: no such column; {sheet.path} has {', '.join(sheet.columns)}",
+                "data.rename_columns",
             )
 
 
