@@ -43,7 +43,7 @@ def test_silos_that_a_device_cannot_stack_are_carried_out_one_by_one(tmp_path: P
     apart.run()
     vectorization = Vectorization("on")
     together.run(engine=SingleMachineEngine(together.place, 1, vectorization=vectorization))
-    assert all("in round 0 of the schedule" in record.why for record in vectorization.works.values())
+    assert all("in round 1 of the schedule" in record.why for record in vectorization.works.values())
     assert vectorization.works
     assert_same(apart.server, together.server)
 

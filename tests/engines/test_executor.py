@@ -218,7 +218,7 @@ def test_orders_say_the_same_words_as_in_version_0_1() -> None:
 @pytest.mark.parametrize("address", ["train", "base.base.train", "base.answer", "base.validation", "", "__class__"])
 def test_only_works_of_rounds_and_evaluations_can_be_ordered(tmp_path: Path, address: str) -> None:
     place = executor(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.1, silos=3), tmp_path)
-    with pytest.raises(RunError, match="neither a round's task nor an evaluation"):
+    with pytest.raises(RunError, match="neither a task of a round nor an evaluation"):
         place.perform(0, address, {}, "silo-0", None)
 
 
@@ -253,5 +253,5 @@ def test_no_evaluation_can_be_in_a_schedule(tmp_path: Path) -> None:
         def peek(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
             raise NotImplementedError
 
-    with pytest.raises(ConfigurationError, match="'train' is in the schedule, but its task accesses the test split"):
+    with pytest.raises(ConfigurationError, match="task 'train' is in the schedule, but accesses the test split"):
         Federation(Peeking(), tmp_path).run()

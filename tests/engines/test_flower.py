@@ -101,7 +101,9 @@ def test_without_its_quorum_a_run_ends_and_names_who_is_missing(tmp_path: Path) 
     flower.transport.quorum = 3
     flower.grid.tamper[flower.node["silo-0"]] = losing([1, *range(2, 50)])
     with pytest.raises(
-        RunError, match=r"round 1, task 'base.train': 2 of 3 silos, fewer than the quorum\nsilo-0: no reply"
+        RunError,
+        match=r"round 2 of the schedule, task 'base.train': valid replies of 2 of 3 silos, fewer than the "
+        r"quorum\nsilo-0: no reply",
     ):
         run(flower)
     assert [done.t for done in flower.federation.done] == [0]

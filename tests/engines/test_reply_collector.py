@@ -202,7 +202,7 @@ def test_a_run_continues_to_the_same_bits(tmp_path: Path, workers: int) -> None:
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_silo_that_fails_when_others_are_added_up_already_is_named(tmp_path: Path, workers: int) -> None:
-    with pytest.raises(SiloError, match="silo 'silo-6' failed in round 0"):
+    with pytest.raises(SiloError, match="silo 'silo-6' failed in round 1 of the schedule"):
         nine(Failing(rounds=1, training=ADAM, at="silo-6"), tmp_path, workers)
 
 

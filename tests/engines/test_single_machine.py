@@ -51,7 +51,9 @@ def test_training_that_diverges_is_an_error_and_nothing_of_it_is_kept(
 ) -> None:
     training = Training(batch_size=16, optimizer="sgd", lr=1e30)
     federation = Federation(kind(rounds=2, training=training), tmp_path, workers)
-    with pytest.raises(SiloError, match=r"silo-\d' failed in round 0.*is not finite: training diverged"):
+    with pytest.raises(
+        SiloError, match=r"silo-\d' failed in round 1 of the schedule.*is not finite: training diverged"
+    ):
         federation.run()
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -60,12 +62,19 @@ def test_training_that_diverges_is_an_error_and_nothing_of_it_is_kept(
 def test_error_names_silo_round_work_and_shapes(tmp_path: Path, workers: int) -> None:
     with pytest.raises(SiloError) as caught:
         Federation(Failing(rounds=2, training=ADAM), tmp_path, workers).run()
-    for part in ("'silo-1'", "round 0", "'base.train'", "ValueError: the scanner is broken", "model (", "(60, 2)"):
+    for part in (
+        "'silo-1'",
+        "round 1 of the schedule",
+        "'base.train'",
+        "ValueError: the scanner is broken",
+        "model (",
+        "(60, 2)",
+    ):
         assert part in str(caught.value), part
 
 
 def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="died at silo 'silo-1' in round 0"):
+    with pytest.raises(RunError, match="died at silo 'silo-1' in round 1 of the schedule"):
         Federation(Dying(rounds=2, training=ADAM), tmp_path, workers=2).run()
 
 

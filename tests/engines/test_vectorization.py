@@ -273,7 +273,7 @@ class Later(FedAvg):
 def test_a_round_that_cannot_be_vectorized_after_all_is_carried_out_one_by_one(tmp_path: Path) -> None:
     together, works = federation(Later(rounds=3, training=FAST), tmp_path / "on", "on")
     assert works["train"].vectorized
-    assert works["train"].why == "in round 1 of the schedule it reads context.id, which differs between silos"
+    assert works["train"].why == "in round 2 of the schedule it reads context.id, which differs between silos"
     apart, _ = federation(Later(rounds=3, training=FAST), tmp_path / "off", "off")
     assert_near(apart.server, together.server)
 
@@ -284,7 +284,7 @@ def test_training_that_diverges_names_the_silo(tmp_path: Path, workers: int) -> 
     data["silo-4"] = replace(data["silo-4"], train=data["silo-4"].train.labeled(data["silo-4"].train.y))
     data["silo-4"].train.x.mul_(1e25)
     method = FedAvg(rounds=1, training=Training(batch_size=16, optimizer="sgd", lr=0.05))
-    with pytest.raises(SiloDiverged, match=r"'silo-4' failed in round 0, task 'base\.train'"):
+    with pytest.raises(SiloDiverged, match=r"'silo-4' failed in round 1 of the schedule, task 'base\.train'"):
         federation(method, tmp_path, "on", workers, data=data, model=plain)
 
 
@@ -357,5 +357,5 @@ class Annealed(FedAvg):
 def test_dropout_may_change_from_round_to_round(tmp_path: Path) -> None:
     apart, _ = federation(Annealed(rounds=3, training=FAST), tmp_path / "off", "off", model=plain)
     together, works = federation(Annealed(rounds=3, training=FAST), tmp_path / "on", "on", model=plain)
-    assert works["train"].why == "in round 1 of the schedule it drops different units than before"
+    assert works["train"].why == "in round 2 of the schedule it drops different units than before"
     assert_near(apart.server, together.server)

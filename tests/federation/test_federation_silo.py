@@ -73,7 +73,7 @@ def test_a_silo_does_no_work_that_is_no_round_s(tmp_path: Path) -> None:
     asked = Asked(tmp_path, more=("privacy.clip_norm=0.001",))
     assert asked.perform().examples == 1
     for task in ("base.base.train", "base.base.aggregate", "base.broadcast", "__class__", "base.check"):
-        with pytest.raises(RunError, match="neither a round's task nor an evaluation"):
+        with pytest.raises(RunError, match="neither a task of a round nor an evaluation"):
             asked.perform(task=task)
 
 
@@ -107,7 +107,7 @@ def test_an_order_of_a_round_that_is_over_changes_nothing(tmp_path: Path) -> Non
     asked = Asked(tmp_path, "scaffold", rounds=3)
     folder = asked.federation.kept("hill") / "state" / "silos" / "hill"
     before = {path.name: read_payload(path) for path in folder.iterdir()}
-    with pytest.raises(RunError, match="request for round 0, but there is a state of round 2"):
+    with pytest.raises(RunError, match="for round 1 of the schedule, but the silo already has a state of round 3"):
         asked.perform(0)
     assert {path.name for path in folder.iterdir()} == set(before)
     for name, state in before.items():

@@ -56,7 +56,7 @@ def test_the_status_of_a_run_that_failed_says_why_and_how_far_it_was(tmp_path: P
     with pytest.raises(RunError, match="fewer than the quorum"):
         run_by_the_app(federation, "federation.start_timeout=2", "federation.round_timeout=0.5")
     found = status_of(federation.run)
-    assert ": 1 of up to 2 rounds; failed; start it again to continue: round 1, task 'base.base.base.train'" in found[0]
+    assert ": 1 of up to 2 rounds; failed; start it again to continue: round 2 of the schedule, task 'base" in found[0]
     assert any(line.endswith(" hill: no reply in time") for line in found), "a line for each silo that was left out"
     assert FAILED in found[-1]
 

@@ -89,7 +89,9 @@ def test_an_evaluation_forgets_a_round_that_was_never_counted_in_the_books_too(s
 @pytest.mark.parametrize("task", [TRAIN, TEST])
 def test_a_round_that_the_books_do_not_know_is_lost_and_the_newest_state_stays(silo: Alone, task: str) -> None:
     before = silo.versions
-    with pytest.raises(StateLost, match=r"aggregated its round 5 of the schedule.*caveat flower reset") as lost:
+    with pytest.raises(
+        StateLost, match=r"aggregated its update of round 6 of the schedule.*caveat flower reset"
+    ) as lost:
         silo.perform(6, 5, task)
     assert lost.value.silo == "silo-0"
     assert silo.versions[-1] == before[-1]
@@ -157,7 +159,7 @@ def test_the_states_stay_that_the_server_may_go_back_to(far: Alone) -> None:
 
 def test_a_run_that_went_back_is_followed_to_the_same_state(far: Alone) -> None:
     known = {each.t: each for each in far.kept}
-    with pytest.raises(RunError, match="request for round 4, but there is a state of round 5"):
+    with pytest.raises(RunError, match="for round 5 of the schedule, but the silo already has a state of round 6"):
         far.checked(4, 2)
     assert far.versions[-1] == 5
     far.checked(4, 2, rollbacks=1)
@@ -170,7 +172,7 @@ def test_a_run_that_went_back_is_followed_to_the_same_state(far: Alone) -> None:
 
 
 def test_a_silo_that_had_not_joined_yet_begins_afresh_and_one_without_the_state_says_so(far: Alone) -> None:
-    with pytest.raises(StateLost, match=r"aggregated its round 0 of the schedule"):
+    with pytest.raises(StateLost, match=r"aggregated its update of round 1 of the schedule"):
         far.checked(1, 0, rollbacks=1)
     far.checked(1, NEVER, rollbacks=1)
     assert [each.t for each in far.kept] == far.versions == [1]

@@ -80,9 +80,13 @@ def test_features_for_familiarity_are_those_of_both_views_of_each_input(tmp_path
 
 
 def test_ids_and_heads_without_a_linear_layer_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"^distrans adds a learned offset to inputs, so they must be numbers"):
+    with pytest.raises(
+        ConfigurationError, match=r"^distrans adds a learned offset to inputs, so inputs must be numbers"
+    ):
         DisTrans().build(net_with_head())
     built = model()
     built.head = Head(list(built.head)[:3], [nn.LayerNorm(8), nn.Linear(8, 3)])
-    with pytest.raises(ConfigurationError, match=r"a linear layer behind its hidden units, and this one has LayerNorm"):
+    with pytest.raises(
+        ConfigurationError, match=r"a linear layer behind its hidden units, but this model's head has LayerNorm there"
+    ):
         DisTrans().build(built)

@@ -93,7 +93,7 @@ class Confused(FedAvg):
 
 def test_a_server_s_error_is_one_line_too(silos: Silos) -> None:
     text = str(failure(silos, Confused(), 0.01))
-    assert text.startswith("the server failed in round 0, 'train': ")
+    assert text.startswith("the server failed in round 1 of the schedule, task 'train': ")
     assert "diverged" not in text
     assert re.search(r" \[at aggregate, .*test_divergence\.py, line \d+\]$", text)
 

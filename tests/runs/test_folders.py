@@ -138,7 +138,7 @@ def test_a_lost_state_is_refused_by_silo_and_round_and_can_be_reset(interrupted:
     shutil.rmtree(interrupted / "state" / "silos" / "silo-1")
     for _ in range(2):
         told = one_error(caveat("resume", interrupted, "--quiet"), 4)
-        assert "silo 'silo-1': its state of round 2 of the schedule" in told
+        assert "silo 'silo-1': its state of round 3 of the schedule" in told
         assert "--reset silo-1" in told
     result = caveat("resume", interrupted, "--quiet", "--reset", "silo-1")
     assert result.exit_code == 0, result.stderr
@@ -188,7 +188,7 @@ def test_a_state_that_is_lost_in_mid_run_ends_the_run(tmp_path: Path) -> None:
                 shutil.rmtree(tmp_path / "run" / "state" / "silos")
 
     method = SCAFFOLD(rounds=4, training=Training(batch_size=16, lr=0.1, optimizer="sgd"))
-    with pytest.raises(library.core.RunError, match="silo 'ward-0': its state of round 1 of the schedule"):
+    with pytest.raises(library.core.RunError, match="silo 'ward-0': its state of round 2 of the schedule"):
         library.run(silos, method, out=tmp_path / "run", progress=Losing())
     again = library.run(silos, method, out=tmp_path / "run", reset=["ward-0", "ward-1"])
     assert [each["silo"] for each in again.summary["reset"]] == ["ward-0", "ward-1"]

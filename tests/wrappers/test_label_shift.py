@@ -135,9 +135,9 @@ def test_it_is_asked_for_by_name_and_refused_where_nothing_may_be_sent() -> None
     assert type(Uncertainty(policy="always", set_coverage=0.8).around(FedAvg())) is Conformal
     with pytest.raises(ConfigurationError, match=r"label_shift = true has no effect unless uncertainty\.set_coverage"):
         Uncertainty(label_shift=True)
-    with pytest.raises(ConfigurationError, match=r"\[privacy\] does not send"):
+    with pytest.raises(ConfigurationError, match=r"are not sent with \[privacy\]"):
         asked.around(Private(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, silos=3))
-    with pytest.raises(ConfigurationError, match="method 'local' does not send"):
+    with pytest.raises(ConfigurationError, match="are not sent with method 'local'"):
         asked.around(Local())
     assert asked.fitting(Local()).label_shift is None
     assert asked.fitting(FedAvg()).label_shift

@@ -131,7 +131,7 @@ class Executor:
         if address in self.method.evaluations:
             return address, self.method.evaluations[address]
         if (step := round_at(self.schedule, t, address)) is None:
-            raise RunError(f"{address!r} is neither a round's task nor an evaluation")
+            raise RunError(f"task {address!r} is neither a task of a round nor an evaluation")
         return step.name, step.task
 
     def perform(
@@ -219,7 +219,7 @@ def _failure(silo: SiloId, t: int, address: str, payload: Payload, data: Silo, e
     groups = ", ".join(f"{group} ({len(tensors)} tensors)" for group, tensors in payload.items())
     where = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        f"silo {silo!r} failed in round {t}, task {address!r}: {type(error).__name__}: {error}{why and f'; {why}'} "
-        f"[at {where.name}, line {where.lineno}; received {groups or 'nothing'}; "
+        f"silo {silo!r} failed in round {t + 1} of the schedule, task {address!r}: {type(error).__name__}: "
+        f"{error}{why and f'; {why}'} [at {where.name}, line {where.lineno}; received {groups or 'nothing'}; "
         f"training inputs {tuple(data.train.x.shape)}]"
     )

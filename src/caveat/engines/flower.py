@@ -192,7 +192,8 @@ class FlowerEngine:
             self.members.meet(self.wire, until)
         if len(updates) < least or not updates:
             lines = [f"{silo}: {why}" for silo, why in sorted(reasons.items())]
-            what = f"round {t}, task {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum"
+            what = f"round {t + 1} of the schedule, task {address!r}: valid replies of {len(updates)} of "
+            what += f"{len(cohort)} silos, fewer than the quorum"
             longer = [self._remedy] if LATE in reasons.values() else []
             raise RunError("\n".join([what, *lines, *longer]))
         admitted = updates if admission is None else admission.admit(dict(sorted(updates.items())))

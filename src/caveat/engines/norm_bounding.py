@@ -130,7 +130,7 @@ class Admission:
         """Raise Diverged if more than half of the silos have such updates."""
         if 2 * len(self.burst) > len(self.norms):
             raise Diverged(
-                f"{step.name!r} diverged: {len(self.burst)} of {len(self.norms)} silos sent updates with over "
+                f"task {step.name!r} diverged: {len(self.burst)} of {len(self.norms)} silos sent updates with over "
                 f"{TIMES * NOTHING:.0f} times the usual norm, and over {TIMES * NOTHING:.0f} times the norm of the "
                 "model; lower training.lr"
             )

@@ -113,7 +113,7 @@ def run(
         if not step.when(server) or (t < trained and ended()):
             continue
         if is_evaluation(step.task):
-            raise ConfigurationError(f"{step.name!r} is in the schedule, but its task accesses the test split")
+            raise ConfigurationError(f"task {step.name!r} is in the schedule, but accesses the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
         admission = norms.admission(step, sent, context) if norms is not None else None
         looks = () if admission is None else (admission,)
@@ -136,7 +136,9 @@ def _aggregated(t: int, step: Round, server: State, replies: Replies, context: S
         raise
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"the server failed in round {t}, {step.name!r}: {type(error).__name__}: {error}"
+        text = (
+            f"the server failed in round {t + 1} of the schedule, task {step.name!r}: {type(error).__name__}: {error}"
+        )
         why = (
             f"; received weights as large as {largest:.2g}: {DIVERGED}" if (largest := _largest(replies)) > HUGE else ""
         )

@@ -14,7 +14,7 @@ def weights_of(method: Method, t: int, address: str) -> Weights | None:
     if address in method.evaluations:
         return "silos"
     if (step := round_at(list(method.schedule()), t, address)) is None:
-        raise RunError(f"{address!r} is neither a round's task nor an evaluation")
+        raise RunError(f"task {address!r} is neither a task of a round nor an evaluation")
     return step.summed
 
 

@@ -229,7 +229,9 @@ class Vectorization:
         """Record why silos were run one by one in round t although their task should be batched, by task."""
         for name, reason in reasons.items():
             if not self.works[name].why:
-                self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {reason}"})
+                self.works[name] = self.works[name].model_copy(
+                    update={"why": f"in round {t + 1} of the schedule {reason}"}
+                )
 
 
 def _sampled(

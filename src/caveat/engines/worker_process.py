@@ -212,7 +212,7 @@ class Worker:
     def _dead(self) -> RunError:
         others = f" or one of {len(self.order['silos']) - 1} others in its chunk" if "silos" in self.order else ""
         return RunError(
-            f"a worker process died at silo {self.silo!r}{others} in round {self.order['t']}, task "
+            f"a worker process died at silo {self.silo!r}{others} in round {self.order['t'] + 1} of the schedule, task "
             f"{self.order['task']!r}; was it out of memory?",
             self.silo,
         )

@@ -228,7 +228,7 @@ class SiloStore:
 
 
 def _whose(kept: KeptState) -> str:
-    return f"silo {kept.silo!r}: its state of round {kept.t} of the schedule"
+    return f"silo {kept.silo!r}: its state of round {kept.t + 1} of the schedule"
 
 
 @dataclass(frozen=True)

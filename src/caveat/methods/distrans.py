@@ -62,8 +62,8 @@ class DisTrans(FedAvg):
         model = parts(model, self.name)
         if model.shape is None:
             raise ConfigurationError(
-                f"{self.name} adds a learned offset to inputs, so they must be numbers and not ids of tokens; use "
-                "another method",
+                f"{self.name} adds a learned offset to inputs, so inputs must be numbers, not token ids; use another "
+                "method",
                 "method.name",
             )
         _, hidden = sizes(model, self.name)
@@ -72,8 +72,8 @@ class DisTrans(FedAvg):
         last = outer[first]
         if not isinstance(last, nn.Linear):
             raise ConfigurationError(
-                f"{self.name} needs a head with a linear layer behind its hidden units, and this one has "
-                f"{type(last).__name__}",
+                f"{self.name} needs a head with a linear layer behind its hidden units, but this model's head has "
+                f"{type(last).__name__} there",
                 "model",
             )
         outer[first] = nn.Linear(2 * hidden, last.out_features, last.bias is not None)

@@ -96,7 +96,8 @@ class TrFedDis(FedBN):
             )
         if not (self.evidential or self.cross_entropy):
             raise ConfigurationError(
-                "method.evidential = 0 and cross_entropy = 0: nothing is learned from labels", "method.evidential"
+                "method.evidential = 0 and method.cross_entropy = 0: nothing is learned from labels; set one above 0",
+                "method.evidential",
             )
 
     @property

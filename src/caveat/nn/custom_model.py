@@ -262,7 +262,7 @@ def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
 
 
 def shape_of(x: Tensor) -> tuple[int, ...] | None:
-    """Return the shape of an input among inputs (N, ...); None for ids of tokens."""
+    """Return the shape of an input among inputs (N, ...); None for token ids."""
     return tuple(x.shape[1:]) if x.is_floating_point() else None
 
 

@@ -173,7 +173,7 @@ def parts(module: nn.Module, method: str) -> Model:
 
 class Model(nn.Sequential):
     """An encoder and a head. Attributes `tokens` and `features` give the shape between them, and `shape` gives the
-    shape of an input of numbers; it is None for ids of tokens, or if unknown."""
+    shape of an input of numbers; it is None for token ids, or if unknown."""
 
     encoder: nn.Module
     head: Head

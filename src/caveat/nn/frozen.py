@@ -113,7 +113,8 @@ def rows(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _code_of(module: nn.Module) -> bytes:
-    """Yield the compiled code of a module's classes, except torch's: one sample does not show all they compute."""
+    """Return the SHA-256 digest of the compiled code of a module's classes, except torch's. The outputs for one sample
+    do not show everything that the code computes."""
     kinds = {cls for part in module.modules() for cls in type(part).__mro__ if not cls.__module__.startswith("torch.")}
     codes = [
         value.__code__

@@ -306,7 +306,7 @@ def _read(file: str) -> dict[str, Tensor]:
         ) from None
     if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
         raise ConfigurationError(
-            f"{{key}} = {file!r} does not contain a state_dict (tensors by name): save only that",
+            f"{{key}} = {file!r} does not contain a state_dict (tensors by name): save only the state_dict",
             "model.weights",
         )
     return dict(found)

@@ -331,7 +331,7 @@ def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
             hook.remove()
     if not calls or calls[0][1].ndim != 2 or not _same(calls[0][2], logits):
         raise ConfigurationError(
-            "uncertainty.source = 'laplace' needs a model that ends in a linear layer, and this one does not",
+            "uncertainty.source = 'laplace' needs a model that ends in a linear layer, but this model does not",
             "uncertainty.source",
         )
     layer, hidden, _ = calls[0]

@@ -37,8 +37,8 @@ def filled(x: Tensor, size: int) -> Tensor:
 def in_parts(
     ask: Callable[[Tensor, Tensor | None], Predicted], x: Tensor, subgroup: Tensor | None = None, size: int = 0
 ) -> Predicted:
-    """Return what `ask` returns for inputs (N, ...) and their subgroups (N,), asked in parts, by default of `size_of`
-    inputs."""
+    """Return the result of `ask` for inputs (N, ...) and their subgroups (N,), computed in parts of `size` inputs
+    (0: `size_of(x)`)."""
     size = size or size_of(x)
     if not len(x):
         return ask(x[:0], subgroup)

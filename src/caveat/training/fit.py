@@ -130,7 +130,7 @@ class Training:
         if self.local_epochs is not None and self.local_steps is not None:
             raise ConfigurationError(
                 f"training.local_epochs = {self.local_epochs:g} and training.local_steps = {self.local_steps}: "
-                "give one",
+                "set only one",
                 "training.local_epochs",
             )
         if self.local_epochs is not None and self.local_epochs == int(self.local_epochs):

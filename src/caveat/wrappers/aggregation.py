@@ -169,11 +169,11 @@ class Robust:
             self.max_byzantine or 1,
             f"federation.robust = {self.rule!r}",
         )
-        for t, step in enumerate(method.schedule()):
+        for step in method.schedule():
             if counts(step) and not step.linear:
                 raise ConfigurationError(
-                    f"{where} does not fit {method.name!r}: in round {t}, {step.name!r}, its server needs more of the "
-                    "silos' updates than their mean; use 'bound' or 'off'",
+                    f"{where} does not fit {method.name!r}, whose server needs more of the silos' updates than their "
+                    f"mean (task {step.name!r}); use 'bound' or 'off'",
                     "federation.robust",
                 )
         if find(method, Private) is not None:
@@ -215,7 +215,7 @@ class Combined(Wrapper):
         """Aggregate as the base does, with the rule's result. Raises RunError for too few replies."""
         if len(replies) < (least := silos_needed(self.rule, self.max_byzantine)):
             raise RunError(
-                f"{step.name!r}: {len(replies)} silos replied, but federation.robust = {self.rule!r} needs "
+                f"task {step.name!r}: {len(replies)} silos replied, but federation.robust = {self.rule!r} needs "
                 f"{least} if {self.max_byzantine} may be malicious; earlier checkpoints are kept"
             )
         means = combined(self.rule, [update.payload for update in replies.updates.values()], self.max_byzantine)

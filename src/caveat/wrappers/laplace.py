@@ -62,7 +62,7 @@ class Laplace(Wrapper):
         if not self.base.softmax:
             raise ConfigurationError(
                 f"uncertainty.source = 'laplace' does not fit {self.name!r}: its models' output is not the "
-                "softmax of a linear last layer; remove it to use the method's own estimator",
+                "softmax of a linear last layer; remove the key to use the method's own estimator",
                 "uncertainty.source",
             )
 

@@ -151,20 +151,20 @@ def check_private(method: Method) -> None:
     """Raise ConfigurationError unless every training round needs only the mean of what silos send."""
     if (carried := find(method, Carried)) is not None and carried.shared:
         raise ConfigurationError(
-            "training.optimizer_state = 'average' cannot be used with clipping and noise, which would hide means of "
-            "squares; use 'keep'",
+            "training.optimizer_state = 'average' cannot be used with clipping and noise, because the noise would hide "
+            "the optimizer's means of squared gradients; use 'keep'",
             "training.optimizer_state",
         )
-    for t, step in enumerate(method.schedule()):
+    for step in method.schedule():
         if step.trains and (not step.linear or step.origin is not None):
             raise ConfigurationError(
-                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, the server "
-                "needs more of the silos' updates than their mean, which would not be protected"
+                f"clipping and noise do not fit {method.name!r}, whose server needs more of the silos' updates than "
+                f"their mean (task {step.name!r}); only the mean would be protected"
             )
         if not step.trains and step.origin is not None:
             raise ConfigurationError(
-                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, silos send values that "
-                "are not covered, but training depends on it"
+                f"clipping and noise do not fit {method.name!r}, whose training depends on values that silos send "
+                f"outside training rounds (task {step.name!r}); these values would not be protected"
             )
 
 

@@ -51,11 +51,11 @@ class ServerOptimizer:
         Raises ConfigurationError for a method whose server needs more than means."""
         if self.optimizer == "none" or not method.federated:
             return method
-        for t, step in enumerate(method.schedule()):
+        for step in method.schedule():
             if step.trains and not step.linear:
                 raise ConfigurationError(
-                    f"server.optimizer = {self.optimizer!r} does not fit {method.name!r}: in round {t}, {step.name!r}, "
-                    "its server needs more of the silos' updates than their mean; use 'none'",
+                    f"server.optimizer = {self.optimizer!r} does not fit {method.name!r}, whose server needs more of "
+                    f"the silos' updates than their mean (task {step.name!r}); use 'none'",
                     "server.optimizer",
                 )
         return Stepping(

@@ -128,7 +128,8 @@ class Uncertainty:
                 )
         if self.sets_per_class and self.label_shift:
             raise ConfigurationError(
-                "uncertainty.sets_per_class = true has a quantile per class, without weights: remove label_shift",
+                "uncertainty.sets_per_class = true computes a quantile per class, without the weights of "
+                "uncertainty.label_shift = true: remove one of the keys",
                 "uncertainty.label_shift",
             )
         if self.class_bias and not self.temperature_scaling:
@@ -179,7 +180,7 @@ class Uncertainty:
         if self.source == "dropout" and not method.softmax:
             raise ConfigurationError(
                 f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models have no dropout to sample; "
-                "remove it to use the method's own estimator",
+                "remove the key to use the method's own estimator",
                 "uncertainty.source",
             )
         return method
@@ -248,14 +249,15 @@ class Uncertainty:
         sends = method.federated and find(method, Private) is None
         if self.label_shift and not sends:
             raise ConfigurationError(
-                f"uncertainty.label_shift = true needs calibration labels counted by class from every silo, which "
-                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; remove it",
+                "uncertainty.label_shift = true needs counts of calibration labels by class from every silo, which are "
+                f"not sent with {'method ' + repr(method.name) if not method.federated else '[privacy]'}; remove the "
+                "key",
                 "uncertainty.label_shift",
             )
         if self.class_bias and not sends:
             raise ConfigurationError(
-                f"uncertainty.class_bias = true needs sums over validation labels from every silo, which "
-                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; remove it",
+                "uncertainty.class_bias = true needs sums over validation labels from every silo, which are not sent "
+                f"with {'method ' + repr(method.name) if not method.federated else '[privacy]'}; remove the key",
                 "uncertainty.class_bias",
             )
         everyone = silos < ENOUGH

@@ -272,7 +272,7 @@ def _with_same_code(run: Member, terms: Terms) -> Member:
     if terms.code and (made is None or not made.same_elsewhere(terms.code, terms.says)):
         raise ConfigurationError(
             "the model's code builds a different model here than at the server: its parts, frozen weights or "
-            "its outputs differ; use the same code here, and the same file of model.weights",
+            "outputs differ; use the same code here, and the same file of model.weights",
             "model",
         )
     return run
@@ -282,11 +282,14 @@ def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks)
     """Raise RunError for a request for another silo, for an unknown task, or for a past round. A past round is valid if
     the run was rolled back, or if the silo makes up for missed rounds and sends nothing."""
     if order.silo != silo:
-        raise RunError(f"request for silo {order.silo!r}, but this is {silo!r}")
+        raise RunError(f"the server sent silo {silo!r} a request for silo {order.silo!r}")
     executor.find_task(order.t, order.task)
     goes_back = order.joins or books.goes_back(order)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not goes_back:
-        raise RunError(f"request for round {order.t}, but there is a state of round {newest}")
+        raise RunError(
+            f"the server asks silo {silo!r} for round {order.t + 1} of the schedule, but the silo already has a state "
+            f"of round {newest + 1}"
+        )
 
 
 def open_member(folder: Path, device: str = "cpu") -> Run:

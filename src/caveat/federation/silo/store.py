@@ -127,9 +127,9 @@ class OwnBooks:
 
     def _lost(self, order: Order) -> RunError:
         return StateLost(
-            f"silo {order.silo!r}: the federation aggregated its round {order.counted} of the schedule, but "
-            f"{self.folder} has no state of that round; restore the folder from a copy, or let the silo start without "
-            f"it: `caveat flower reset {self.folder}`",
+            f"silo {order.silo!r}: the federation aggregated its update of round {order.counted + 1} of the schedule, "
+            f"but {self.folder} has no state of that round; restore the folder from a copy, or let the silo start "
+            f"without the state: `caveat flower reset {self.folder}`",
             order.silo,
         )
 

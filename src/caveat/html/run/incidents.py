@@ -136,7 +136,7 @@ def varied(run: RunFolder, name: str, *options: str, command: str = "run") -> st
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo and not failure.diverged else ""  # which diverges at all silos
     what, own = f"{whose}failed in round {failure.round}{at}", not whose
-    # `what` has the place, because the error counts rounds of the schedule, from 0.
+    # `what` has the place, because the error counts rounds of the schedule.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
         found, (highest, source) = rate(run)
