@@ -232,7 +232,7 @@ def compare(
     silo. Raises ConfigurationError or DataError before anything runs.
     """
     if reserved := sorted(settings.keys() & {"seed", "out", "callbacks", "reset"}):
-        raise ConfigurationError(f"{reserved[0]} is set by compare itself", reserved[0])
+        raise ConfigurationError(f"{reserved[0]} cannot be passed to compare, which sets it for each run", reserved[0])
     folder = path_of(out, "out")
     return compare_calls(run, check_call, silos, methods, seeds, folder, progress_of(progress), settings)
 

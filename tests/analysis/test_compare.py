@@ -394,8 +394,8 @@ def test_options_become_rows_and_columns() -> None:
         ({"tune_seeds": 2}, "--tune-seeds 2: expected --tune, too"),
         ({"tune": "training.lr=1", "tune_seeds": 2}, "--tune-seeds 2: expected at most 1"),
         ({"methods": ""}, "--methods: expected comma-separated names"),
-        ({"sets": ["seed=7"]}, "seed cannot be used with --set"),
-        ({"sweeps": ["seed=1,2"]}, "seed cannot be used with --set or --sweep"),
+        ({"sets": ["seed=7"]}, "seed cannot be set or swept"),
+        ({"sweeps": ["seed=1,2"]}, "seed cannot be set or swept in a comparison"),
         ({"sweeps": ["training.lr=1", "training.lr=2"]}, "are not all different"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_run_that_fails_is_failed_in_the_tables_and_the_others_go_on(tmp_path:
         ({"a": caveat.FedAvg}, {}, r"expected a name and a method such as caveat\.FedAvg\(\)"),
         ({"a": caveat.FedAvg(), "a ": caveat.FedAvg()}, {}, "more than one row is called 'a'"),
         (METHODS, {"seeds": [1, 1]}, r"seeds = \[1, 1\]: expected one or more, all different"),
-        (METHODS, {"seed": 1}, "seed is set by compare itself"),
+        (METHODS, {"seed": 1}, "seed cannot be passed to compare"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(methods: Any, more: dict[str, Any], text: str, tmp_path: Path) -> None:

@@ -128,7 +128,9 @@ def test_an_outsiders_method_is_admitted_by_its_contract_and_stands_on_the_board
     (tmp_path / "near.py").write_text(METHOD)
     out = tmp_path / "out"
     options = asked(tmp_path, "--rows", "near", "--plugin", tmp_path / "near.py", "--out", out, own=NEAR)
-    assert "--rows near: not admitted" in one_error(caveat(*options), 2)  # nothing says what leaves a silo
+    assert "--rows near: the method cannot be a row" in one_error(
+        caveat(*options), 2
+    )  # nothing says what leaves a silo
     assert not out.exists()
     (tmp_path / "near.toml").write_text(MANIFEST)
     done = caveat(*options)

@@ -364,7 +364,7 @@ def test_a_damaged_cell_or_other_settings_are_refused_before_any_work(tmp_path: 
     cell_files(tmp_path, place)[1].write_bytes(b"damage")
     assert "local.0.npz is missing or damaged" in one_error(command(*asked), 3)
     (tmp_path / "settings.toml").write_text("rows = []")
-    assert "which was fixed before it was made, differs from" in one_error(command(*asked), 2)
+    assert "the settings of a board cannot change, but its settings.toml differs from" in one_error(command(*asked), 2)
     (tmp_path / "settings.toml").unlink()
     assert "exists and is not a board" in one_error(command(*asked), 2)
     assert len(list((tmp_path / "cells").iterdir())) == 2

@@ -130,16 +130,16 @@ def test_code_may_have_another_name_by_then_where_there_is_one(here: Path) -> No
     (here / "net.py").rename(here / "renamed.py")
     assert library.load("run", model="renamed.py:Net").silos.names
     assert caveat("resume", "run", "--model", "renamed.py:Net").exit_code == 0
-    with pytest.raises(ConfigurationError, match=r"not the code of the run; it names net.py:Net"):
+    with pytest.raises(ConfigurationError, match=r"not the code of the run, which names net.py:Net"):
         allow(["net.py:Net"], ["renamed.py:Net", "renamed.py:body"])
-    with pytest.raises(ConfigurationError, match=r"not the code of the run; it names a.py:A, b.py:B"):
+    with pytest.raises(ConfigurationError, match=r"not the code of the run, which names a.py:A, b.py:B"):
         allow(["a.py:A", "b.py:B"], ["renamed.py:Net"])
 
 
 def test_a_run_of_caveat_s_own_models_takes_no_code(here: Path) -> None:
     run("model.name=mlp")
     said = one_error(caveat("resume", "run", "--model", "net.py:Net"), 2)
-    assert "not the code of the run; it names no custom code" in said
+    assert "not the code of the run, which names no custom code" in said
     with pytest.raises(ConfigurationError, match="the run has no custom model"):
         library.load("run", model=lambda: None)
 

@@ -276,7 +276,7 @@ def test_methods_whose_rounds_are_followed_by_training_are_refused(settings: lis
     if "ensemble" in settings[-1]:
         more.append("uncertainty.ensemble_size=2")
     run = start(load(None, [*SMALL, *more]), tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="are followed by others") as raised:
+    with pytest.raises(ConfigurationError, match="are followed by other rounds") as raised:
         resume(run, rounds=3)
     assert len(str(raised.value).splitlines()) == 1
 

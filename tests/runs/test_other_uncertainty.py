@@ -71,5 +71,5 @@ def test_every_source_has_the_bits_of_a_run_of_its_own(name: str, silos: caveat.
 
 def test_a_run_that_did_more_than_train_cannot_be_continued(silos: caveat.data.Silos, tmp_path: Path) -> None:
     run = caveat.run(silos, METHODS["fedavg"], **arguments(caveat.Uncertainty()))
-    with pytest.raises(ConfigurationError, match="is not a run in this process that only trained"):
+    with pytest.raises(ConfigurationError, match="expected a run of this process that only trained"):
         with_uncertainty(run, caveat.Uncertainty(mc_samples=1), tmp_path / "other")

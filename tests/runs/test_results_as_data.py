@@ -79,7 +79,7 @@ def test_every_method_gives_a_silo_s_network(name: str) -> None:
 
 def test_an_ensemble_has_no_single_network() -> None:
     ensemble = caveat.Uncertainty(source="ensemble", ensemble_size=2)
-    with pytest.raises(ConfigurationError, match="an ensemble has several networks"):
+    with pytest.raises(ConfigurationError, match="an ensemble of several networks"):
         trained(caveat.FedAvg(), uncertainty=ensemble).module("a")
 
 

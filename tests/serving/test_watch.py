@@ -86,7 +86,7 @@ def test_mistakes_are_one_line(run: Run, nowhere: Path) -> None:
     assert "no such silo; did you mean coast?" in one_error(caveat(*watch[:3], "--silo", "cost"), 2)
     assert caveat(*watch).exit_code == 0
     (state,) = nowhere.glob("*-coast.watch.json")
-    assert "which cannot change" in one_error(caveat(*watch, "--alarm", 0.05), 2)
+    assert "the alarm rate of a watch cannot change" in one_error(caveat(*watch, "--alarm", 0.05), 2)
     assert "--alarm or --between, not both" in one_error(caveat(*watch, "--alarm", 0.01, "--between", 50), 2)
     assert "silo coast has two states" in one_error(caveat(*watch, "--with", state), 2)
     other = ("watch", run.folder, "rows.csv", "--silo", "hill", "--state", state)
@@ -119,7 +119,7 @@ def test_an_endless_watch_goes_on_after_an_alarm_and_the_mean_counts_several_sil
     assert len(read(nowhere / "c.json", WatchFile).alarms) > 2
     assert "not with --between" in one_error(caveat(*watch, "--state", "d.json", "--with", "c.json"), 2)
     assert not Path("d.json").exists()
-    assert "expected --between 50, as in c.json, which cannot change" in one_error(
+    assert "expected --between 50, as in c.json: the alarm rate of a watch cannot change" in one_error(
         caveat(*watch, "--state", "c.json"), 2
     )
 

@@ -43,7 +43,7 @@ def _seconds(bench: Bench, name: str, reference: str, todo: Sequence[CellPlace])
     first = CellPlace(name, reference, bench.seeds[0])
     cell = read_cell(bench.out, first)
     if cell is None or cell.failed is not None:
-        raise ConfigurationError(f"{first} failed, so no cell of {name} can be estimated: {cell and cell.failed}")
+        raise ConfigurationError(f"{first} failed, so the time of {name} cannot be estimated: {cell and cell.failed}")
     federation, members = bench.dealt(name, bench.seeds[0]), bench.settings.ensemble_size - 1
     train = cell.seconds["train"]
     asking = {s: spent - members * train * (s == "ensemble") for s, spent in cell.seconds.items() if s != "train"}

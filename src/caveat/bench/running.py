@@ -59,8 +59,8 @@ class Bench:
         kept = self.out / KEPT
         if kept.exists():
             if kept.read_bytes() != settings.read_bytes():
-                text = f"--out {self.out}: its {KEPT}, which was fixed before it was made, differs from {settings}"
-                raise ConfigurationError(f"{text}; name a new folder")
+                text = f"the settings of a board cannot change, but its {KEPT} differs from {settings}"
+                raise ConfigurationError(f"--out {self.out}: {text}; name a new folder")
         elif not nothing_begun(self.out):
             raise ConfigurationError(f"--out {self.out} exists and is not a board; name a new folder")
         self.missing()
@@ -99,7 +99,7 @@ class Bench:
             try:
                 check_method(few, manifest)
             except (Violation, ConfigurationError) as error:
-                raise ConfigurationError(f"--rows {method.name}: not admitted: {error}") from None
+                raise ConfigurationError(f"--rows {method.name}: the method cannot be a row: {error}") from None
 
     def dealt(self, name: str, seed: int) -> BoardFederation:
         return _dealt(name, self.data, seed, self.settings.tests)

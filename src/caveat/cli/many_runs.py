@@ -119,7 +119,7 @@ def reproduce(
             return
         if table is None:
             raise ConfigurationError(
-                f"Missing TABLE. `caveat reproduce --list` lists all {len(reproduced_tables.tables())}."
+                f"Missing TABLE. `caveat reproduce --list` lists all {len(reproduced_tables.tables())} tables."
             )
         found = reproduced_tables.named(table)
         if rows is not None:

@@ -76,7 +76,9 @@ class RawInputs:
         if self.kind == "images":
             constants = self.preparation.normalize
             if constants is None:
-                raise ConfigurationError("images without normalization constants")
+                raise ConfigurationError(
+                    "the images of this run have no normalization constants, so it cannot be exported"
+                )
             images = x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
             mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (constants.mean, constants.std))
             return images.contiguous().float().div(255).sub(mean).div(std)

@@ -116,7 +116,9 @@ class AnsweringRun(BaseRun):
         """Return a copy of a silo's network with its weights, for inputs (N, ...) as `predictor` takes. Raises
         ConfigurationError for an ensemble, which has several networks."""
         if find(self.complete_method, SeveralModels) is not None:
-            raise ConfigurationError(f"{self.folder}: an ensemble has several networks")
+            raise ConfigurationError(
+                f"{self.folder}: the model is an ensemble of several networks, not a single network"
+            )
         down, state, context = self.at(silo)
         with one_thread():
             *_, (_, module) = self.method.loaded(down, state, context)

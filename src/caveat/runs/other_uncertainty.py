@@ -29,7 +29,8 @@ def with_uncertainty(run: Run, uncertainty: Uncertainty, folder: Path, progress:
     """
     before = run.experiment
     if not isinstance(before, LocalRun) or replace(before.spec.uncertainty, source=None, ensemble_size=None) != TRAINED:
-        raise ConfigurationError(f"{run.folder} is not a run in this process that only trained", "uncertainty")
+        text = "expected a run of this process that only trained, with the uncertainty TRAINED"
+        raise ConfigurationError(f"{run.folder}: {text}", "uncertainty")
     method = with_samples(before.spec.method, uncertainty)
     after = replace(before, folder=folder, spec=replace(before.spec, method=method, uncertainty=uncertainty))
     after.check()

@@ -93,7 +93,9 @@ class Recorder:
             if not kept:
                 raise ConfigurationError(f"--reset {silo}: no silo has a state in {self.run.folder}")
             if silo not in kept:
-                raise ConfigurationError(f"--reset {silo}: no such state{one_of(silo, sorted(kept))}")
+                raise ConfigurationError(
+                    f"--reset {silo}: no silo with this name has a state{one_of(silo, sorted(kept))}"
+                )
         afresh = [schema.KeptState(silo=silo, t=saved.checkpoint.t) for silo in self.run.reset]
         self.states.add(afresh)
         self.run_state.reset += [schema.Reset(silo=each.silo, round=self.run_state.number) for each in afresh]

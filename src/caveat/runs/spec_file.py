@@ -122,8 +122,8 @@ def spec_in(folder: Path, record: RunFile) -> RunSpec:
         raise DataError(f"{where}: not a valid description of a run: {error}") from error
     if found := next(differences(deciding(kept), deciding(described(spec))), None):
         raise ConfigurationError(
-            f"{where}: {found.key} = {short_repr(found.was)}, but the method of this name or its settings have "
-            f"{short_repr(found.now)} here: they have changed"
+            f"{where}: {found.key} = {short_repr(found.was)}, but {short_repr(found.now)} with the code here: the "
+            "method or its settings have changed since the run started; restore the code"
         )
     return spec
 
@@ -215,7 +215,7 @@ def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
     for key, was, now in (each for each in found if each.key not in followed):
         finished = (folder / "summary.json").exists()
         state, aim = ("a finished", "load it") if finished else ("an interrupted", "continue it")
-        again = f"make the same call to {aim}" if spec.data is None else "restore it"
+        again = f"make the same call to {aim}" if spec.data is None else f"restore {key}"
         raise ConfigurationError(
             f"{folder} has {state} run with {key} = {was!r}, not {now!r}; {again}, or choose a new folder", key
         )

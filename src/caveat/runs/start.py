@@ -230,7 +230,7 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
     trained = min(horizon(now), horizon(then))
     if _forms(now[:trained]) != _forms(then[:trained]) or horizon(now) != _rounds(before):
         raise ConfigurationError(
-            f"{asked}: training rounds of {before.method.name!r} are followed by others, so the run cannot be "
+            f"{asked}: training rounds of {before.method.name!r} are followed by other rounds, so the run cannot be "
             "extended; start a new run",
             "rounds",
         )

@@ -27,8 +27,8 @@ def check_vectorized(folder: Path, mode: str, kept: str) -> None:
     """Raise ConfigurationError if the checkpoint has another mode, because rounding differs between modes."""
     if mode != kept:
         raise ConfigurationError(
-            f"{folder}: engine.vectorized = {mode!r}, but the run started with {kept!r}; restore it, or start a new "
-            "run",
+            f"{folder}: engine.vectorized = {mode!r}, but the run started with {kept!r}; use {kept!r}, or start a "
+            "new run",
             "engine.vectorized",
         )
 

@@ -101,8 +101,10 @@ def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., 
     for name in named:
         left = [code for code in codes if code not in meant.values()]
         if (code := meant[name] or (left[0] if len(left) == 1 else None)) is None:
-            there = f"it names {', '.join(codes)}" if codes else "it names no custom code"
-            raise ConfigurationError(f"--model {short_repr(name)}: not the code of the run; {there}", "model")
+            there = ", ".join(codes) or "no custom code"
+            raise ConfigurationError(
+                f"--model {short_repr(name)}: not the code of the run, which names {there}", "model"
+            )
         meant[name] = code
         import_code(name)
         KNOWN[code] = KNOWN[name]

@@ -144,7 +144,7 @@ class SecureSilo:
         if list(names) != sorted(set(names)):
             raise self.refuse("the list of keys has a silo twice, or is not sorted by name")
         if own.silo not in names or roster.by_name[own.silo].to_text() != own.sent:
-            raise self.refuse("its own keys are missing or replaced")
+            raise self.refuse("the list of keys lacks its own keys, or has other keys under its name")
         keys = [key for each in roster.adverts for key in (each.channel, *each.masks)]
         signers = [each.key.split()[:2] for each in roster.adverts]
         if any(key[-1] & 0x80 for key in keys):

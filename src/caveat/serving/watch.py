@@ -193,7 +193,7 @@ class Watch:
             raise DataError(f"{path} is the state of a different model, of silo {kept.silo}; expected a new file")
         if kept.between != between or (between is None and kept.alarm != alarm):
             option = f"--alarm {kept.alarm:g}" if kept.between is None else f"--between {kept.between}"
-            raise ConfigurationError(f"expected {option}, as in {path}, which cannot change")
+            raise ConfigurationError(f"expected {option}, as in {path}: the alarm rate of a watch cannot change")
         watch = cls(model, kept.alarm, between)
         watch.salt, watch.ids, watch.answered = kept.salt, dict.fromkeys(kept.ids), dict(kept.answered)
         watch.alarms, watch.points = list(kept.alarms), [(int(t), float(share)) for t, share in kept.points]

@@ -91,7 +91,7 @@ class Sweep:
                 raise ConfigurationError(
                     f"fractions: {share:g} is not a fraction of the training data; expected 0 < fraction <= 1"
                 )
-        for name, values in (("shares", self.shares), ("seeds", self.seeds)):
+        for name, values in (("fractions", self.shares), ("seeds", self.seeds)):
             if len(set(values)) < len(values):
                 raise ConfigurationError(f"{name}: {', '.join(f'{value:g}' for value in values)} are not all different")
         if 1 not in self.shares:

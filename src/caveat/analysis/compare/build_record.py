@@ -51,7 +51,8 @@ def _check_data(results: ComparisonFolder) -> None:
         if planned is not None and (found := results.done(planned)) is not None:
             other = first.setdefault((setting.name, seed), found)
             if other.splits != found.splits:
-                raise DataError(f"{other.folder} and {found.folder} had different data; remove the older one")
+                text = "have the same column and seed, but different data; remove the older folder"
+                raise DataError(f"{other.folder} and {found.folder} {text}")
 
 
 def _tuning(grid: Grid) -> schema.TuningReport | None:

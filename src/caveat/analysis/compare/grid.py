@@ -164,9 +164,9 @@ class Grid(GridFile):
     def _check_contrasts(self) -> None:
         rows, columns = [method.name for method in self.rows], [setting.name for setting in self.columns]
         for each in self.contrasts:
-            for name, known in ((each.a, rows), (each.b, rows), (each.column, columns)):
+            for of, name, known in (("row", each.a, rows), ("row", each.b, rows), ("column", each.column, columns)):
                 if name not in known:
-                    raise ConfigurationError(f"contrast {each.claim!r}: no {name!r}; there are: {', '.join(known)}")
+                    raise ConfigurationError(f"contrast {each.claim!r}: no {of} {name!r}; {of}s: {', '.join(known)}")
             kind = predicted(self.measures)
             if not 0 < each.margin < (1 if kind == "classes" else math.inf):  # margins of a quantity are in its unit
                 below = " < 1" * (kind == "classes")
@@ -316,7 +316,7 @@ def asked(
         raise ConfigurationError(f"--sweep: the keys {', '.join(key for key, _ in pairs)} are not all different")
     for key in (*map(key_of, sets), *swept_values):
         if key in ("seed", "baselines"):
-            raise ConfigurationError(f"{key} cannot be used with --set or --sweep here; use --seeds and --methods")
+            raise ConfigurationError(f"{key} cannot be set or swept in a comparison; use --seeds and --methods")
     check_size(rows, seeds_of(seeds), swept_values, tuning)
     columns = swept([Setting("", source, tuple(sets))], swept_values)
     for run in [PlannedRun(row, column, 0) for column in columns for row in rows]:

@@ -255,7 +255,7 @@ class FrozenData:
             self.check(silo)
         except DataError as error:
             raise DataChanged(
-                f"{told}; without the missing rows it cannot train: {error}; `caveat flower delete-data "
+                f"{told}; without the missing rows the silo cannot train: {error}; `caveat flower delete-data "
                 f"{self.said.parent}` deletes their stored copies"
             ) from None
         data = to_bytes(_tensors(silo) | {ROWS: {name: each[stays] for name, each in rows.items()}})
