@@ -165,7 +165,7 @@ def test_a_run_that_went_back_is_followed_to_the_same_state(far: Alone) -> None:
     far.checked(4, 2, rollbacks=1)
     assert far.kept == [known[1], known[2], known[4]]
     assert far.versions == [1, 2, 4]
-    with pytest.raises(RunError, match="request for round 2"):  # which has not gone back since
+    with pytest.raises(RunError, match="for round 3 of the schedule"):  # which has not gone back since
         far.checked(2, 1, rollbacks=1)
     far.checked(3, 2, TEST, rollbacks=2)
     assert far.kept == [known[1], known[2]]
