@@ -70,6 +70,14 @@ def test_a_silo_under_two_names_is_refused() -> None:
         federation.silos["a"].share(Roster("heart", 1, (*(adverts[name] for name in "abc"), double)))
 
 
+def test_keys_of_another_federation_are_refused() -> None:
+    federation = SecureFederation(FOUR)
+    other = Roster("lung", 1, tuple(federation.adverts()[name] for name in FOUR))
+    told = "it sent keys for session 1 of heart, but the list has keys for session 1 of lung"
+    with pytest.raises(SecureRefused, match=told):
+        federation.silos["a"].share(other)
+
+
 def test_shares_of_both_kinds_are_refused() -> None:
     federation = SecureFederation(SEVEN)
     federation.set_up()

@@ -134,11 +134,13 @@ def resume(
             )
         if device is not None and federation:
             raise ConfigurationError(
-                f"--device {device}: {folder} is the run of a federation, whose silos compute on their own machines"
+                f"--device {device}: {folder} is the run of a federation, whose silos compute on their own machines; "
+                "omit --device"
             )
         if rounds is not None and federation:
             raise ConfigurationError(
-                f"--rounds {rounds}: {folder} is the run of a federation, whose silos store their own states"
+                f"--rounds {rounds}: {folder} is the run of a federation, whose silos store their own states; "
+                "omit --rounds"
             )
         parts = [folder, *(folder / "baselines" / name for name in record.spec["baselines"])]
         if rounds is None and all((part / "summary.json").exists() for part in parts):

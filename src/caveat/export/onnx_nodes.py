@@ -269,7 +269,7 @@ def _parts(graph: Graph, x: Any, sizes: list[Any], dim: int) -> list[str]:
     found, start = [], 0
     for size in sizes:
         if isinstance(size, Size):
-            raise NotImplementedError("parts of the batch")
+            raise NotImplementedError("an operation on parts of the batch")
         found.append(sliced(graph, x, x, dim, start, start + size))
         start += size
     return found
@@ -280,7 +280,7 @@ def split(graph: Graph, out: Ref, x: Any, size: Any, dim: int = 0) -> list[str]:
     if size == total:
         return [x.name]
     if isinstance(total, Size) or isinstance(size, Size):
-        raise NotImplementedError("parts of the batch")
+        raise NotImplementedError("an operation on parts of the batch")
     return _parts(graph, x, [min(size, total - start) for start in range(0, total, size)], dim)
 
 

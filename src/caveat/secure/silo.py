@@ -135,11 +135,14 @@ class SecureSilo:
         if own.roster:
             raise self.refuse(f"it has already received the keys of session {own.number}")
         if (roster.federation, roster.number) != (own.federation, own.number):
-            raise self.refuse(f"keys of session {roster.number}, but it has sent keys for session {own.number}")
+            raise self.refuse(
+                f"it sent keys for session {own.number} of {own.federation}, but the list has keys for session "
+                f"{roster.number} of {roster.federation}"
+            )
         if len(names) < roster.threshold:
             raise self.refuse(
-                f"{len(names)} of {roster.silos} silos, expected {roster.threshold} or more: a sum over fewer reveals "
-                "their numbers"
+                f"the list has keys of {len(names)} of {roster.silos} silos, expected {roster.threshold} or more: a "
+                "sum over fewer reveals their numbers"
             )
         if list(names) != sorted(set(names)):
             raise self.refuse("the list of keys has a silo twice, or is not sorted by name")
@@ -153,7 +156,7 @@ class SecureSilo:
             raise self.refuse("two names have the same key")
         for each in roster.adverts:
             if len(each.masks) != SLOTS:
-                raise self.refuse(f"keys of silo {each.silo!r} for {len(each.masks)} slots, expected {SLOTS}")
+                raise self.refuse(f"silo {each.silo!r} has keys for {len(each.masks)} slots, expected {SLOTS}")
             why = self.identity.check(
                 each.silo, each.key, each.signature, each.signed_text(roster.federation, roster.number)
             )
@@ -217,7 +220,7 @@ class SecureSilo:
         if not set(members) <= set(roster.names) or len(set(members)) < len(members) or own.silo not in members:
             raise self.refuse("the silos are not in the session's list of keys, or this silo is missing")
         if len(members) < needed:
-            raise self.refuse(f"{len(members)} of {roster.silos} silos, expected {needed} or more")
+            raise self.refuse(f"a sum over {len(members)} of {roster.silos} silos, expected {needed} or more")
         for name in members:
             if name != own.silo:
                 text = unseal(self._channel(roster, name), inbox.get(name, b""), self._about(roster, name, own.silo))

@@ -180,7 +180,7 @@ def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:
     executor = _workplace(terms.to_text())
     names, k = list(executor.silos), int(context.node_config["partition-id"])
     if k >= len(names):
-        raise ConfigurationError(f"partition-id = {k}, but the configuration has {len(names)} silos")
+        raise ConfigurationError(f"partition-id = {k}, expected 0 to {len(names) - 1}: there are {len(names)} silos")
     return names[k], executor
 
 

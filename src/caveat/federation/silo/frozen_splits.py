@@ -80,7 +80,7 @@ def state_of(files: Sequence[Path]) -> SourceState:
 
 def rows_of(pool: Pool, columns: Sequence[str], key: bytes) -> Tensors:
     """Return for each row of a pool, in its order, its position and the keyed hashes of its content and label. Raises
-    DataError, naming it, for a column that a table no longer has."""
+    DataError, naming the column, if a table no longer has it."""
     if absent := [name for name in columns if name not in {column.name for column in pool.table}]:
         raise DataError(f"{pool.origin or pool.domain}: no column {absent[0]!r} any more")
     labels = keyed((label.encode() for label in pool.classes), key)
@@ -199,7 +199,7 @@ class FrozenData:
         return DataFile.model_validate(known), data
 
     def store(self, known: DataFile, data: bytes) -> None:
-        """Write it, readable for the silo only."""
+        """Write the data, readable for the silo only."""
         write_record(self.said, known, lasting=True, opener=privately)
         write_bytes(self.tensors(known), data, lasting=True, opener=privately)
 

@@ -96,16 +96,16 @@ class SecureFolder:
         if phase == "shares":
             return {"answer": json.dumps(hexed(silo.share(Roster.of_text(str(question.get("roster", ""))))))}
         if phase not in ("agree", "open"):
-            raise silo.refuse(f"{phase!r} is not a phase")
+            raise silo.refuse(f"the request has the unknown phase {phase!r}")
         slot, survivors = int(question.get("slot", -1)), json.loads(str(question.get("survivors", "[]")))
         if not isinstance(survivors, list):
-            raise silo.refuse("no list of survivors")
+            raise silo.refuse("the request has no list of survivors")
         survivors = list(map(str, survivors))
         if phase == "agree":
             return {"answer": silo.agree(slot, survivors)}
         signatures = json.loads(str(question.get("signatures", "{}")))
         if not isinstance(signatures, dict):
-            raise silo.refuse("no signatures by silo")
+            raise silo.refuse("the request has no mapping from silos to signatures")
         given = {silo: str(each) for silo, each in signatures.items()}
         return {"answer": silo.open(slot, survivors, given).to_text()}
 
