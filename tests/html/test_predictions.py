@@ -532,3 +532,17 @@ def test_a_p_value_that_all_strangest_inputs_share_is_in_the_caption() -> None:
     assert "probability uncertainty" in page
     assert "probability p-value uncertainty" in Page(render(made(3))).text
     assert "shown has the p-value" not in Page(render(made(3))).text
+
+
+@pytest.mark.parametrize(("copies", "told"), [(8, True), (2, False)])
+def test_inputs_equal_to_training_inputs_are_told(copies: int, told: bool) -> None:
+    distances = torch.linspace(-1, 1, INPUTS, dtype=torch.float64)
+    distances[:copies] = -3.3
+    found = made(3, uncertainty={"novel": distances}, nearness=(distances == -3.3).double().clamp_min(0.5))
+    said = [line for line in verdicts(found) if "equal to a training input" in line.text]
+    assert [line.kind for line in said] == ["unknown"] * told
+    assert all(
+        line.text.startswith(f"{copies} of 20 inputs are (nearly) equal to a training input of") for line in said
+    )
+    rounded = made(3, uncertainty={"novel": distances}, nearness=torch.full_like(distances, 0.5))
+    assert not [line for line in verdicts(rounded) if "equal to a training input" in line.text]

@@ -13,7 +13,7 @@ from ..core.text import equation, joined, listed, percent, plain, plural
 from ..uncertainty.statistical_tests import wilson
 from . import templates
 from .commands import changed, code, option_of
-from .p_value_charts import SCORES, alone, by_row, curve, equal, scores
+from .p_value_charts import SCORES, alone, by_row, curve, equal, equal_to_training, scores
 from .predicted_inputs import PredictedInputs
 from .predicted_tables import WHY, answers, first, inputs, shifted, strangest, surest, tied
 from .templates import Statement, worst_first
@@ -149,6 +149,13 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if found.unlike:
         told = listed(found.unlike, _MOST_NOTES)
         lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
+    if copies := equal_to_training(found):
+        text = f"{copies:,} of {plural(n, 'input')} are (nearly) equal to a training input of the silo, in the "
+        text += (
+            "features that the model predicts from: if they are copies of it, these predictions say nothing about new "
+        )
+        text += "inputs."
+        lines.append(Statement("unknown", text))
     if found.changes:
         lines.append(Statement("open", f"{_parts(found)}: the file may have several sources, or be sorted."))
     if found.different and found.different < _FEW_DIFFERENT * n:
@@ -177,7 +184,8 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     n, doubtful = len(found.prediction), sum(found.referred)
     steps, refused = list[Markup | str](), found.advised.against or found.all_unlike
     if found.advised.check and not refused:
-        steps.append(found.advised.check)
+        again = " Then predict this file with the new run." * ("repeat the run" in found.advised.check)
+        steps.append(Markup("{}{}").format(found.advised.check, again))
     checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
     seen = f' (the run\'s report has some: "Examples of test inputs", {plain(found.silo)})' * found.own_images

@@ -17,7 +17,7 @@ from ...config import Config
 from ...core import CaveatError, ConfigurationError, DataError
 from ...data import Silos
 from ...engines.worker_process import end_with_parent
-from ...files.schema import CURVES, SCHEMA, as_json, check_seal, grid_record, predicted, sealed
+from ...files.schema import CURVES, SCHEMA, Summary, as_json, check_seal, grid_record, predicted, sealed
 from ...html.comparison.page import render
 from ...html.run.page import write_report
 from ...runs.finished_run import open_run
@@ -227,8 +227,18 @@ def write(results: ComparisonFolder, out: Path | None = None) -> Path:
     files.write_bytes(folder / "runs.csv", per_run(record).encode())
     files.write_bytes(folder / "tables.md", markdown(record).encode())
     target = out or folder / "report.html"
-    files.write_bytes(target, render(files.read_comparison(folder / "comparison.json")).encode())
+    files.write_bytes(target, render(files.read_comparison(folder / "comparison.json"), _summaries(results)).encode())
     return target
+
+
+def _summaries(results: ComparisonFolder) -> dict[tuple[str, str], list[Summary]]:
+    """Return the summaries of the finished runs, by the names of a setting and a method."""
+    found: dict[tuple[str, str], list[Summary]] = {}
+    for setting, method, seed in results.grid.places():
+        planned = results.planned(setting, method, seed)
+        if planned is not None and (done := results.done(planned)) is not None:
+            found.setdefault((setting.name, method.name), []).append(done.summary)
+    return found
 
 
 def opened(folder: Path) -> ComparisonFolder:

@@ -1,10 +1,11 @@
 """The page of a comparison and its plots; it is self-contained and loads nothing from the network."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from ...core.text import duration, initial, plural, size
+from ...core.text import duration, initial, joined, plural, size
 from ...core.text import tick as plain_tick
 from ...files.schema import (
     CURVES,
@@ -21,6 +22,7 @@ from ..svg import Chart, Point, swatch
 from . import advice, budgets, wording
 from . import verdict as verdicts
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane
+from .several_models import Summaries, of_several_models
 from .tables import (
     contrast_table,
     main_table,
@@ -120,8 +122,9 @@ def _all(pairs: Sequence[DifferenceRecord]) -> str:
     return f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
 
 
-def curve(record: Comparison, setting: Setting) -> Chart | None:
-    """Return the first metric on validation data (`CURVES`) over rounds, means over the seeds that finished."""
+def curve(record: Comparison, setting: Setting, several: Sequence[str] = ()) -> Chart | None:
+    """Return the first metric on validation data (`CURVES`) over rounds, means over the seeds that finished; the
+    caption names the methods with `several` models."""
     classes = (kind := predicted(record.measures)) == "classes"
     title = f"{initial(CURVES[kind][0])} on validation data{', %' * classes}"
     rows = ((row.name, record.runs(row, setting, "done")) for row in record.rows)
@@ -132,7 +135,10 @@ def curve(record: Comparison, setting: Setting) -> Chart | None:
         courses, f"{title}, of {len(courses)} methods",
         (lambda value: plain_tick(100 * value)) if classes else plain_tick,
     )  # fmt: skip
-    return Chart(title, drawn, "Mean over seeds; the band extends from the lowest to the highest seed.")
+    caption = "Mean over seeds; the band extends from the lowest to the highest seed."
+    if several:
+        caption += f" A curve of a method with several models ({joined(several)}) is of one of these alone."
+    return Chart(title, drawn, caption)
 
 
 def cost_plane(record: Comparison, setting: Setting) -> Chart | None:
@@ -202,9 +208,9 @@ def glossary(record: Comparison) -> str:
 _TEMPLATE = "comparison/comparison.html.j2"
 
 
-def render(record: Comparison) -> str:
-    """Return the text of the page."""
-    wholes = [_whole(record, setting) for setting in record.columns]
+def render(record: Comparison, summaries: Summaries = MappingProxyType({})) -> str:
+    """Return the text of the page; `summaries` tell which methods predict with several models."""
+    wholes = [_whole(record, setting, of_several_models(summaries, setting.name)) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = verdicts.state(record)
     steps = [(setting.name, step) for setting in record.columns for step in advice.next_steps(record, setting)]
@@ -231,14 +237,14 @@ def render(record: Comparison) -> str:
     )
 
 
-def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
+def _whole(record: Comparison, setting: Setting, several: Mapping[str, str]) -> dict[str, Any]:
     return {
         "setting": setting.name,
-        "verdict": verdicts.verdict(record, setting),
+        "verdict": " ".join([verdicts.verdict(record, setting), *several.values()]),
         "unequal": bool(budgets.unequal_budgets(record, setting)),
         "table": main_table(record, setting),
         "more": metric_table(record, setting),
-        "charts": [chart for chart in (curve(record, setting), cost_plane(record, setting)) if chart],
+        "charts": [chart for chart in (curve(record, setting, tuple(several)), cost_plane(record, setting)) if chart],
     }
 
 

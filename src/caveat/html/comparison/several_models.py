@@ -1,0 +1,30 @@
+"""Methods of a comparison whose predictions are chosen from several models or mix them, beside each model alone."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from ...core.text import joined, percent
+from ...files.schema import Summary
+
+ALONE = ("local", "global")
+"""Models of a silo that can predict alone, by their names in summary.json."""
+Summaries = Mapping[tuple[str, str], Sequence[Summary]]
+"""Of the finished runs, by the names of a setting and a method."""
+
+
+def of_several_models(summaries: Summaries, setting: str) -> dict[str, str]:
+    """Return by method how it uses several models under a setting, and their mean accuracy alone over runs and silos;
+    without methods that have one model."""
+    of = {name: runs for (place, name), runs in summaries.items() if place == setting and runs}
+    return {name: told for name, runs in of.items() if (told := _told(name, runs))}
+
+
+def _told(name: str, runs: Sequence[Summary]) -> str:
+    policies = {run.policy.name for run in runs}
+    models = [model for model in ALONE if all(model in run.models for run in runs)]
+    if len(policies) != 1 or len(models) < 2:
+        return ""
+    alone = [[run.models[model].mean.accuracy for run in runs] for model in models]
+    known = [percent(fmean(values)) for each in alone if len(values := [v for v in each if v is not None]) == len(runs)]
+    text = f"{name} uses its {joined(models)} models (policy {policies.pop()})"
+    return f"{text}; alone, these are right for {joined(known)}." if len(known) == len(models) else f"{text}."
