@@ -37,7 +37,7 @@ from caveat.export.export_model import onnx_model
 from caveat.export.exported_function import RawInputs, outputs
 from caveat.export.recording import program_of
 from caveat.runs.start import start
-from caveat.uncertainty import familiarity
+from caveat.uncertainty import typicality
 
 INPUTS, TURNS = 10_000, 9
 CLOSE = 1e-5
@@ -106,19 +106,19 @@ def inputs(raw: RawInputs, silos: caveat.data.Silos) -> Tensor:
 
 def near_ties(ask: Callable[[Tensor], Any], x: Tensor) -> dict[str, Tensor]:
     """By output, which inputs lie next to a tie or threshold: a change of 1e-5 in what is compared makes another."""
-    usual, scores, compared = familiarity.conformal, familiarity.score, Prediction.score
+    usual, scores, compared = typicality.conformal, typicality.score, Prediction.score
     base = ask(x)
     found = {name: torch.zeros(len(x), dtype=torch.bool) for name in base}
     try:
         for factor in (1 - CLOSE, 1 + CLOSE):
-            familiarity.conformal = lambda a, b, f=factor: usual(a, b * f)
-            familiarity.score = lambda a, b, f=factor: scores(a, b * f)
+            typicality.conformal = lambda a, b, f=factor: usual(a, b * f)
+            typicality.score = lambda a, b, f=factor: scores(a, b * f)
             Prediction.score = lambda self, name, f=factor: compared(self, name) * f
             for name, each in ask(x).items():
                 other = each != base[name]
                 found[name] |= other.any(1) if other.ndim > 1 else other
     finally:
-        familiarity.conformal, familiarity.score, Prediction.score = usual, scores, compared
+        typicality.conformal, typicality.score, Prediction.score = usual, scores, compared
     if "label" in base:
         top = base["probs"].topk(2, -1).values
         found["label"] |= top[:, 0] - top[:, 1] <= CLOSE * top[:, 0]

@@ -20,8 +20,8 @@ from torch import Tensor
 
 import caveat
 from caveat.core import Payload, SiloContext, State
-from caveat.uncertainty.familiarity import conformal
 from caveat.uncertainty.statistical_tests import holm
+from caveat.uncertainty.typicality import conformal
 from caveat.wrappers.alarms import GROUP, INPUT, Familiar, distances, whose_stage
 from caveat.wrappers.base import find
 

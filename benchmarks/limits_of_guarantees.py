@@ -21,7 +21,7 @@ from caveat.data.settings import Split
 from caveat.data.splits import development_splits, reserve_test, together
 from caveat.data.tables.drift_reference import reference_of
 from caveat.data.tables.reading_settings import TableColumn
-from caveat.uncertainty import familiarity, mondrian, sets
+from caveat.uncertainty import mondrian, sets, typicality
 from caveat.uncertainty.selective_risk import fixed_sequence, policy_counts
 from caveat.uncertainty.statistical_tests import wilson
 
@@ -65,7 +65,7 @@ def small_subgroup(inputs: int, small: float, alarms: bool) -> None:
         rates = []
         for k in range(2):
             new, mine = torch.from_numpy(draw.random(200) + k), scores[row == pool[k]]
-            missed = familiarity.sureness(mine, new) <= 0.05 if alarms else new > sets.threshold(mine, 0.9)
+            missed = typicality.sureness(mine, new) <= 0.05 if alarms else new > sets.threshold(mine, 0.9)
             rates.append(float(missed.double().mean()))
         every.append((1 - small) * rates[0] + small * rates[1])
         own.append(rates[1])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import caveat
 from caveat.core import Payload, SiloContext, State
-from caveat.uncertainty import familiarity, novelty
+from caveat.uncertainty import novelty, typicality
 from caveat.uncertainty.monitoring import ColumnMonitor, KnownValues, RankMonitor
 from caveat.uncertainty.statistical_tests import beta_quantile
 from caveat.wrappers.alarms import GROUP, INPUT, ROWS, Familiar, distances, whose_stage
@@ -60,7 +60,7 @@ def distributions(run: caveat.Run, name: str, n: int, redraws: int) -> Array:
     for k in range(redraws):
         order = torch.randperm(len(far), generator=generator)
         known, new = order[:n], order[n : n + 3000]
-        p = familiarity.typicality(far[known], scores[known], far[new], scores[new], novelty=True)
+        p = typicality.typicality(far[known], scores[known], far[new], scores[new], novelty=True)
         ranks = (p * (n + 1)).round().long() - 1
         found[k] = np.cumsum(np.bincount(ranks.numpy(), minlength=n + 1)) / len(new)
     return found

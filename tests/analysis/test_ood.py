@@ -18,7 +18,7 @@ from caveat.config import load
 from caveat.core import Data, Silo
 from caveat.data.user_data import from_arrays
 from caveat.methods import METHODS
-from caveat.uncertainty.familiarity import SCORE
+from caveat.uncertainty.typicality import SCORE
 
 SMALL = {"rounds": 2, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}
 

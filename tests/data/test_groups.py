@@ -27,7 +27,7 @@ from caveat.data.splits import NAMES, HeldOut, again_held_out, contents, keyed
 from caveat.data.survey import survey
 from caveat.data.tables.dictionary import OwnColumn
 from caveat.data.tables.warnings import named_like_id
-from caveat.uncertainty import familiarity
+from caveat.uncertainty import familiarity, typicality
 from caveat.uncertainty.histograms import histogram
 from caveat.uncertainty.selective_risk import counts, fixed_sequence, ranks, score_edges
 from caveat.uncertainty.sets import prediction_sets, surprise, threshold
@@ -343,8 +343,8 @@ def broken(m: int, noise: float, grouped: bool, seed: int) -> tuple[float, float
     covered = prediction_sets(asked, asked.argmax(1), within)[torch.arange(NEW), label].double().mean()
     added_up = familiarity.sums(split["train"][0].x, familiarity.grouped(split["train"][0].y, 2), 2)
     found = familiarity.density(added_up, float(len(split["train"][0])))
-    far = [familiarity.settled(familiarity.log_distances(found, each))[:, None] for each in (own.x, new)]
-    alarms = (familiarity.conformal(*far) <= PROMISED).double().mean()
+    far = [typicality.settled(familiarity.log_distances(found, each))[:, None] for each in (own.x, new)]
+    alarms = (typicality.conformal(*far) <= PROMISED).double().mean()
     return float(wrong), float(answered.double().mean()), float(covered), float(alarms)
 
 

@@ -15,7 +15,7 @@ from caveat.export.export_model import ask_onnx, onnx_model
 from caveat.export.recording import NotRecordable, program_of
 from caveat.nn import posterior_network, stage_features
 from caveat.nn.posterior_network import RadialFlows
-from caveat.uncertainty import familiarity, measures
+from caveat.uncertainty import measures, typicality
 
 NAMES = ("log1p", "expm1", "digamma", "lgamma", "entr", "softplus", "logsigmoid", "logaddexp", "logsumexp", "var")
 SMALL = torch.logspace(-300, 2, 400, dtype=torch.float64)
@@ -110,8 +110,8 @@ def test_p_values_by_operators_alone_are_the_same_to_the_bit(n: int) -> None:
     calibration, new = (torch.randn(k, 3, generator=generator) for k in (n, 300))
     new[:20] = calibration[:20] if n >= 20 else new[:20]
     new[-1] = torch.nan
-    expected = familiarity.conformal(calibration, new)
-    assert torch.equal(familiarity.conformal_directly(calibration, new), expected)
+    expected = typicality.conformal(calibration, new)
+    assert torch.equal(typicality.conformal_directly(calibration, new), expected)
 
 
 @pytest.mark.parametrize("layers", [1, 6, 7, 20])

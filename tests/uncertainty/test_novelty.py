@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from caveat.uncertainty import familiarity, novelty
+from caveat.uncertainty import novelty, typicality
 
 
 def features(n: int, seed: int, width: int = 12) -> Tensor:
@@ -82,11 +82,11 @@ def test_p_values_hold_for_inputs_like_the_calibration_inputs(n: int) -> None:
         own, new = (torch.randn(k, 5, generator=generator).round(decimals=1) + 3 for k in (n, 100))
         foreign = torch.randn(100, 5, generator=generator) + torch.tensor([6.0, -6, 6, -6, 0])
         near, fresh, others = (novelty.log_distances(rows, each) for each in (own, new, foreign))
-        rates.append(float((familiarity.sureness(near, fresh) <= 0.05).double().mean()))
+        rates.append(float((typicality.sureness(near, fresh) <= 0.05).double().mean()))
         far, new_far = own.norm(dim=1).log()[:, None], new.norm(dim=1).log()[:, None]
         given = torch.cat([far, near[:, None]], 1), own[:, 0].exp(), torch.cat([new_far, fresh[:, None]], 1)
-        joint.append(float((familiarity.typicality(*given, new[:, 0].exp(), novelty=True) <= 0.05).double().mean()))
-        new_class.append(float((familiarity.sureness(near, others) <= 0.05).double().mean()))
+        joint.append(float((typicality.typicality(*given, new[:, 0].exp(), novelty=True) <= 0.05).double().mean()))
+        new_class.append(float((typicality.sureness(near, others) <= 0.05).double().mean()))
     for each in (rates, joint):
         assert np.mean(each) <= 0.05 + 3 * np.std(each) / len(each) ** 0.5
     assert np.mean(new_class) > 0.5

@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from caveat.uncertainty.familiarity import benjamini_hochberg
 from caveat.uncertainty.statistical_tests import (
     beta_binomial_moments,
     beta_binomial_tail,
@@ -135,27 +133,6 @@ NAN = math.nan
 )
 def test_holm(ps: list[float], expected: list[float]) -> None:
     assert holm(ps) == pytest.approx(expected, nan_ok=True)
-
-
-def test_discoveries_of_a_worked_example() -> None:
-    """The first example of Benjamini & Hochberg (1995): four of fifteen at 5 %."""
-    p = torch.tensor([0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719,
-                      0.6528, 0.7590, 1.0000])  # fmt: skip
-    assert benjamini_hochberg(p.flip(0), 0.05).flip(0).tolist() == [True] * 4 + [False] * 11
-    assert not benjamini_hochberg(p[5:], 0.05).any()
-    assert benjamini_hochberg(torch.zeros(0), 0.05).shape == (0,)
-
-
-def test_a_small_share_of_the_discoveries_among_conformal_p_values_is_false() -> None:
-    random, shares, power = np.random.default_rng(0), [], []
-    for _ in range(300):
-        known, new = random.normal(size=200), random.normal(size=50) + 4 * (np.arange(50) < 10)
-        p = torch.from_numpy((1 + (known >= new[:, None]).sum(1)) / 201)
-        found = benjamini_hochberg(p, 0.1)
-        shares.append(float(found[10:].sum()) / max(int(found.sum()), 1))
-        power.append(float(found[:10].double().mean()))
-    assert np.mean(shares) <= 0.1 + 2 * np.std(shares) / math.sqrt(300)
-    assert np.mean(power) > 0.8
 
 
 def test_a_change_of_values_is_found_where_it_is_and_seldom_without_one() -> None:

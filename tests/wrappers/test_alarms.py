@@ -13,7 +13,7 @@ from sampled import sampled
 from caveat.core import Data, Decision, Method, Prediction, Reason, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
 from caveat.nn.stage_features import last_layer
-from caveat.uncertainty import familiarity, novelty
+from caveat.uncertainty import familiarity, novelty, typicality
 from caveat.wrappers.alarms import (
     GROUP,
     INPUT,
@@ -52,7 +52,7 @@ def test_every_method_says_how_familiar_an_input_is(method: Method, tmp_path: Pa
         assert own.familiarity is not None
         assert ((own.familiarity > 0) & (own.familiarity <= 1)).all()
         assert far.is_unfamiliar.all(), name
-        assert far.score(familiarity.SCORE).min() > own.score(familiarity.SCORE).max()
+        assert far.score(typicality.SCORE).min() > own.score(typicality.SCORE).max()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_answer_less_certain_than_to_own_inputs_raises_the_other_alarm(tmp_pa
     down = method.broadcast(federation.server)
     x = context.calibration.x
     for whose, answer in method.answer(down, state, context, x).items():
-        settled = familiarity.settled_scores(answer.total)
+        settled = typicality.settled_scores(answer.total)
         ranks = (settled[:, None] <= settled).sum(1)
         assert answer.sureness is not None
         assert answer.sureness.tolist() == pytest.approx(((1 + ranks) / (len(x) + 1)).tolist())

@@ -17,9 +17,9 @@ from torch import Tensor
 from caveat.core import Answers, Data, Decision, Payload, Prediction, SiloContext, State
 from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
-from caveat.uncertainty.familiarity import conformal
 from caveat.uncertainty.histograms import histogram
 from caveat.uncertainty.selective_risk import answers_needed, counts, fixed_sequence, limits, ranks, score_edges
+from caveat.uncertainty.typicality import conformal
 from caveat.wrappers.alarms import among_others
 from caveat.wrappers.error_guarantee_policy import Guaranteed
 from caveat.wrappers.guarantee_groups import domain_code

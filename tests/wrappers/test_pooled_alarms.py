@@ -14,7 +14,7 @@ from torch import Tensor
 import caveat
 from caveat.core import Data, Method, Prediction, Silo, State
 from caveat.methods import FML, FedAvg, FedPer
-from caveat.uncertainty.familiarity import SCORE, sureness
+from caveat.uncertainty.typicality import SCORE, sureness
 from caveat.wrappers.alarms import GROUP, Familiar, without_rows
 from caveat.wrappers.pooled_alarms import COARSE, COUNTS, PooledAlarms, coarse, coarse_edges
 

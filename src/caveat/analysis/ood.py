@@ -19,7 +19,7 @@ from ..data import Inputs
 from ..files import write_bytes
 from ..runs.finished_run import Run, open_run
 from ..terminal.tables import Heading, TextTable, text_table
-from ..uncertainty.familiarity import SCORE
+from ..uncertainty.typicality import SCORE
 
 LEVELS = (8, 24, 38, 76, 255)
 """Standard deviations of noise in gray levels; the range of pixels is 255."""

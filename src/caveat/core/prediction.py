@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..uncertainty.dirichlet import Dirichlet
-from ..uncertainty.familiarity import benjamini_hochberg
 from ..uncertainty.histograms import beside
 from ..uncertainty.measures import Decomposition, decomposed, decomposed_logits, entropy
+from ..uncertainty.typicality import benjamini_hochberg
 from .quantity import Quantity, Times
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..nn import posterior_network, stage_features
-from ..uncertainty import familiarity, measures, novelty
+from ..uncertainty import measures, novelty, typicality
 from .onnx_operators import STEPS
 
 aten = torch.ops.aten
@@ -256,11 +256,11 @@ def one_hot(batch: int, y: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def conformal(batch: int, calibration: Tensor, new: Tensor) -> Tensor:
-    return familiarity.conformal_directly(calibration, new)
+    return typicality.conformal_directly(calibration, new)
 
 
-def typicality(batch: int, *given: Any, **named: Any) -> Tensor:
-    return familiarity.typicality_directly(*given, **named)
+def typicality_p_values(batch: int, *given: Any, **named: Any) -> Tensor:
+    return typicality.typicality_directly(*given, **named)
 
 
 def log_distances(batch: int, *given: Tensor) -> Tensor:
@@ -283,8 +283,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.functional.split: whole,
     torch.split: whole,
     F.one_hot: one_hot,
-    familiarity.conformal: conformal,
-    familiarity.typicality: typicality,
+    typicality.conformal: conformal,
+    typicality.typicality: typicality_p_values,
     novelty.log_distances: log_distances,
     measures.decomposed_logits: decomposed_logits,
     posterior_network.density: density,

@@ -21,9 +21,9 @@ from ..engines.rounds import FinishedRound
 from ..files import About
 from ..files.schema import LargestPart, NotedUpdate, RunState, Summary, WarningRecord
 from ..metrics import merge
-from ..uncertainty.familiarity import least
 from ..uncertainty.mondrian import pools
 from ..uncertainty.temperature import USUAL
+from ..uncertainty.typicality import least
 from ..wrappers.base import find
 from ..wrappers.error_guarantee_policy import Guaranteed
 from .base import BaseRun

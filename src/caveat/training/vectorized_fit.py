@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ..core import Data, Tensors
 from ..core.devices import brought
 from .modules import learning, to_train
-from .optimizers import VectorizedOptimizer
+from .vectorized_optimizer import VectorizedOptimizer
 from .vectorized_task import Ended, FitCall, NotVectorizable, Trained, Tree, VectorizedTask, chosen
 
 IGNORED = -100

@@ -4,10 +4,10 @@ Familiarity comes from densities of the features that models compute on the way 
 
 After the base's last round every silo sends sums over its training inputs of features of the input itself and of every
 stage of the encoder (`caveat.nn.stage_features`). From their means over silos the server has the densities of the
-pooled rows (`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among the distances of its
-own calibration split, which it keeps. It ranks the uncertainty of an answer among the uncertainties of the same
-model's answers to the calibration split, which it also keeps. Nothing is trained, and no pass through a model is made
-twice.
+pooled rows (`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among the distances of its own
+calibration split (`caveat.uncertainty.typicality`), which it keeps. It ranks the uncertainty of an answer among the
+uncertainties of the same model's answers to the calibration split, which it also keeps. Nothing is trained, and no pass
+through a model is made twice.
 
 A silo also keeps the inputs of a model's last layer for its training inputs, or for a sample of them, and ranks the
 distance of an input to the nearest one among the distances of its calibration split (`caveat.uncertainty.novelty`).
@@ -30,7 +30,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo import SiloInfo
 from ..nn.stage_features import before_last, by_answer, numbers_of, recording, stages
-from ..uncertainty import familiarity, novelty
+from ..uncertainty import familiarity, novelty, typicality
 from ..uncertainty import mondrian as by_subgroup
 from ..uncertainty.histograms import beside
 from .base import Wrapper
@@ -85,7 +85,7 @@ class Familiar(Wrapper):
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (familiarity.SCORE, novelty.SCORE, *self.base.scores)
+        return (typicality.SCORE, novelty.SCORE, *self.base.scores)
 
     def init_server(self, context: SiloContext) -> State:
         return self.base.init_server(context) | {GROUP: {}}
@@ -187,7 +187,7 @@ class Familiar(Wrapper):
     ) -> Prediction:
         """Return a judged answer with the p-values among calibration inputs of each input's pool of subgroups (N,). The
         scores of familiarity and novelty are still relative to all calibration inputs."""
-        sizes, least = by_subgroup.sizes(known[SUBGROUP], self.subgroups), familiarity.least(self.false_alarm_rate)
+        sizes, least = by_subgroup.sizes(known[SUBGROUP], self.subgroups), typicality.least(self.false_alarm_rate)
         pool = by_subgroup.pools(sizes, least)
         theirs, own = by_subgroup.rows(known[SUBGROUP], pool), by_subgroup.rows(subgroup, pool)
         if theirs is None or own is None or sizes.sum() < least:
@@ -238,7 +238,7 @@ class Familiar(Wrapper):
         """Return an answer with its p-values and scores of familiarity and novelty, from all stages with a density."""
         model, numbers = whose.name.lower(), found.numbers
         scores, uncertainty = known[f"{model}{SCORES}"], answer.score(self.score)
-        sureness = familiarity.sureness(scores, uncertainty)
+        sureness = typicality.sureness(scores, uncertainty)
         answer = replace(
             answer,
             sureness=sureness,
@@ -253,15 +253,15 @@ class Familiar(Wrapper):
         own = torch.stack([distances(known, stage, numbers[stage]) for stage in among], 1)
         answer = replace(
             answer,
-            uncertainty=answer.uncertainty | {familiarity.SCORE: familiarity.score(theirs, own)},
-            familiarity=familiarity.conformal(theirs, own),
+            uncertainty=answer.uncertainty | {typicality.SCORE: typicality.score(theirs, own)},
+            familiarity=typicality.conformal(theirs, own),
         )
         if novel := f"{model}{ROWS}" in known:
             near, new = known[f"{model}{NEAREST}"], novelty.log_distances(known[f"{model}{ROWS}"], found.last[model])
-            ranked = {novelty.SCORE: familiarity.score(near[:, None], new[:, None])}
-            answer = replace(answer, uncertainty=answer.uncertainty | ranked, nearness=familiarity.sureness(near, new))
+            ranked = {novelty.SCORE: typicality.score(near[:, None], new[:, None])}
+            answer = replace(answer, uncertainty=answer.uncertainty | ranked, nearness=typicality.sureness(near, new))
             theirs, own = torch.cat([theirs, near[:, None]], 1), torch.cat([own, new[:, None]], 1)
-        return replace(answer, typicality=familiarity.typicality(theirs, scores, own, uncertainty, novelty=novel))
+        return replace(answer, typicality=typicality.typicality(theirs, scores, own, uncertainty, novelty=novel))
 
 
 def only(known: Tensors, rows: Tensor) -> Tensors:
@@ -303,10 +303,10 @@ def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
     kept = without_rows(kept)
     known = densities | kept
     names = [name.removesuffix(INPUTS) for name in kept if name.endswith(INPUTS)]
-    scores = {name: familiarity.settled_scores(each) for name, each in kept.items() if name.endswith(SCORES)}
+    scores = {name: typicality.settled_scores(each) for name, each in kept.items() if name.endswith(SCORES)}
     rest = {name: each for name, each in kept.items() if not name.endswith((INPUTS, SCORES))}
     found = {
-        f"{stage}{DISTANCES}": familiarity.settled(distances_kept(known, stage))
+        f"{stage}{DISTANCES}": typicality.settled(distances_kept(known, stage))
         for stage in names
         if f"{stage}.whiten" in known
     } | scores

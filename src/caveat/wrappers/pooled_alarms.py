@@ -26,7 +26,7 @@ from torch import Tensor
 from ..core import Decision, Payload, Prediction, Replies, SiloContext, State, Tensors, Update
 from ..core.prediction import P_VALUES
 from ..core.silo import SiloInfo
-from ..uncertainty import familiarity, novelty
+from ..uncertainty import familiarity, novelty, typicality
 from ..uncertainty.histograms import BINS, beside, coarser, edges, histogram
 from .alarms import GROUP, INPUT, NEAREST, PART, ROWS, Familiar, Observed, densities, distances, whose_stage
 from .base import no_histograms
@@ -50,7 +50,7 @@ class PooledAlarms(Familiar):
     def few(self, context: SiloContext) -> bool:
         """Return whether a silo has too few calibration inputs for its own alarms."""
         rate = self.false_alarm_rate
-        return rate > 0 and len(context.calibration) < familiarity.least(rate)
+        return rate > 0 and len(context.calibration) < typicality.least(rate)
 
     # After training: a silo's histograms leave it, what it measures in stays.
 
@@ -84,14 +84,14 @@ class PooledAlarms(Familiar):
         for stage, h in numbers.items():
             apart = familiarity.left_out_distances(h, group, classes, FOLDS)
             if len(apart):
-                found[f"{stage}{UNITS}"] = familiarity.units(familiarity.settled(apart), familiarity.LEAST_UNIT)
+                found[f"{stage}{UNITS}"] = typicality.units(typicality.settled(apart), typicality.LEAST_UNIT)
         for whose, answer in answers.items():
             model, rows = whose.name.lower(), kept[f"{whose.name.lower()}{ROWS}"]
             own = torch.cat([each.score(self.score) for each in (answer, unseen.answers[whose])])
-            found[f"{model}{UNITS}"] = familiarity.units(familiarity.settled_scores(own), familiarity.SMALLEST)
+            found[f"{model}{UNITS}"] = typicality.units(typicality.settled_scores(own), typicality.SMALLEST)
             near = [novelty.left_out_log_distances(rows, FOLDS), novelty.log_distances(rows, unseen.last[model])]
-            found[f"{model}{NEAREST}{UNITS}"] = familiarity.units(
-                familiarity.settled(torch.cat(near)), familiarity.LEAST_UNIT
+            found[f"{model}{NEAREST}{UNITS}"] = typicality.units(
+                typicality.settled(torch.cat(near)), typicality.LEAST_UNIT
             )
         return {f"{ALONE}{name}": each for name, each in found.items()}
 
@@ -121,7 +121,7 @@ class PooledAlarms(Familiar):
             name: beside(coarse_edges(self.binned_as(name)), each).repeat_interleave(each)
             for name, each in counts.items()
         }
-        p_values = {name.partition(".")[2]: familiarity.sureness(among[name], each) for name, each in scores.items()}
+        p_values = {name.partition(".")[2]: typicality.sureness(among[name], each) for name, each in scores.items()}
         inputs = len(among[f"{model}.{P_VALUES[0]}"])
         return replace(judged, **p_values, ranked_among=inputs)  # type: ignore[arg-type]
 
@@ -135,19 +135,19 @@ class PooledAlarms(Familiar):
             return torch.div(numbers - low, unit)
 
         stages = [s for s in numbers if whose_stage(s) in (INPUT, model) and f"{s}{UNITS}" in alone]
-        measured = [in_units(s, familiarity.settled(distances(alone, s, numbers[s]))) for s in stages]
-        score, rows = familiarity.settled_scores(answer.score(self.score)), known.get(f"{model}{ROWS}")
+        measured = [in_units(s, typicality.settled(distances(alone, s, numbers[s]))) for s in stages]
+        score, rows = typicality.settled_scores(answer.score(self.score)), known.get(f"{model}{ROWS}")
         near = torch.zeros_like(score)
         if rows is not None:
-            nearest = familiarity.settled(novelty.log_distances(rows, found.last[model]))
+            nearest = typicality.settled(novelty.log_distances(rows, found.last[model]))
             near = in_units(f"{model}{NEAREST}", nearest)
-        far, both = familiarity.joint(measured, near, in_units(model, score))
+        far, both = typicality.joint(measured, near, in_units(model, score))
         ranked = {f"{model}.{name}": each for name, each in zip(P_VALUES, (far, near, score, both), strict=True)}
         return {name: each for name, each in ranked.items() if rows is not None or not name.endswith(P_VALUES[1])}
 
     def binned_as(self, name: str) -> str:
         """Return the score whose bins a histogram has."""
-        return self.score if name.endswith(P_VALUES[2]) else familiarity.SCORE
+        return self.score if name.endswith(P_VALUES[2]) else typicality.SCORE
 
     def outcome(self, server: State) -> dict[str, object]:
         found, pooled = (
@@ -156,7 +156,7 @@ class PooledAlarms(Familiar):
         )
         if pooled is None or not pooled.any():
             return found
-        return found | {"alarms": {"least": familiarity.least(self.false_alarm_rate), "pooled": int(pooled.sum())}}
+        return found | {"alarms": {"least": typicality.least(self.false_alarm_rate), "pooled": int(pooled.sum())}}
 
 
 def coarse(name: str, scores: Tensor) -> Tensor:

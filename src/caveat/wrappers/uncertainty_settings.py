@@ -11,7 +11,7 @@ from ..core import ConfigurationError, Method
 from ..core.quantity import Quantity, Times, check_classes_only
 from ..core.settings import frozen_settings
 from ..uncertainty import novelty
-from ..uncertainty.familiarity import SCORE
+from ..uncertainty.typicality import SCORE
 from .alarms import Familiar
 from .base import find
 from .choice_policies import Best, Blended, Surer, Switched

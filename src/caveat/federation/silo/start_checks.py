@@ -19,7 +19,7 @@ from ...data.tables.cell_formats import number
 from ...data.tables.column_refusals import TELLING
 from ...data.tables.dictionary import DictionaryColumn
 from ...training.fit import Training
-from ...uncertainty.familiarity import least
+from ...uncertainty.typicality import least
 from ..keys import private_key_in
 from ..refusals import ToldRefusal
 from ..request_terms import Terms

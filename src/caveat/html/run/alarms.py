@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ...core.text import listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import SiloRecord
-from ...uncertainty.familiarity import least
 from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomial_tail
+from ...uncertainty.typicality import least
 from .guarantee import foreign_streams
 
 AN_ALARM = "an alarm (unlike the silo's own inputs, or more uncertain)"

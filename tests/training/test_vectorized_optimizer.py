@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from caveat.training.fit import Training
-from caveat.training.optimizers import Moments, VectorizedOptimizer
+from caveat.training.optimizers import Moments
+from caveat.training.vectorized_optimizer import VectorizedOptimizer
 
 SHAPES = {"weight": (4, 3), "bias": (4,), "unused": (2,)}
 SILOS = 5
