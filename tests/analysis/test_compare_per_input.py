@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from caveat.analysis.compare.folder import FinishedRun, inputs_file
+from caveat.analysis.compare.compared_run import FinishedRun, inputs_file
 from caveat.analysis.compare.per_input import differences, paired
 from caveat.analysis.statistics import SeedDifferences
 from caveat.core import DataError

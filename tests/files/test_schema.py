@@ -17,7 +17,7 @@ from fake_run import fake_run, rewrite
 from hospitals import Federation
 
 import caveat
-from caveat.analysis.compare.folder import FinishedRun
+from caveat.analysis.compare.compared_run import FinishedRun
 from caveat.analysis.compare.runner import grid_of
 from caveat.core import DataError, RunError
 from caveat.federation.project import resume_federation

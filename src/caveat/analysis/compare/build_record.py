@@ -12,7 +12,8 @@ from ...files.schema import CURVES, SCHEMA, Measure, MethodVariant, Setting, pre
 from ...html.run.classification import majority
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER, UNBOUNDED
 from ..statistics import Interval, Steps, Values, estimate, interval, mean_ranks, simultaneous
-from .folder import ComparisonFolder, FinishedRun
+from .compared_run import FinishedRun
+from .folder import ComparisonFolder
 from .grid import OWN, Grid
 from .per_input import TELLING, contrast_records, paired, steps_of
 

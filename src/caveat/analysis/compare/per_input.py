@@ -19,7 +19,8 @@ from ...metrics import LOWER_IS_BETTER, contributions
 from ...runs.finished_run import Run
 from ..statistics import Array as Floats
 from ..statistics import Difference, SeedDifferences, Whole, estimate, reported_intervals, verdicts
-from .folder import ComparisonFolder, FinishedRun, inputs_file
+from .compared_run import FinishedRun, inputs_file
+from .folder import ComparisonFolder
 
 INPUT, CHOSEN = "input", "own"
 """The id of every test input, and the prediction of the silo, which may choose between models."""

@@ -13,7 +13,8 @@ from ...files.schema import Comparison, MethodVariant, Setting
 from ...metrics.custom_metrics import OwnMetric, given_metrics
 from ...runs.finished_run import Run
 from ...runs.progress import Progress
-from .folder import ComparisonFolder, FinishedRun, inputs_file
+from .compared_run import FinishedRun, inputs_file
+from .folder import ComparisonFolder
 from .grid import Grid, PlannedRun, check_alike, slug, with_own
 from .per_input import write_inputs
 from .runner import write

@@ -22,13 +22,16 @@ from ...html.comparison.page import render
 from ...html.run.page import write_report
 from ...runs.finished_run import open_run
 from ...runs.progress import Progress
+from ...runs.resume import resume
 from ...runs.spec_file import read_run_file
-from ...runs.start import check, local_run, resume, start
+from ...runs.start import check, local_run, start
 from .build_record import comparison_of
-from .folder import KILLED, ComparisonFolder, inputs_file
+from .compared_run import inputs_file
+from .folder import ComparisonFolder
 from .grid import Grid, PlannedRun
 from .per_input import write_inputs
 from .table_files import markdown, per_run
+from .tuning import KILLED
 
 KEPT = 2
 """Number of federations whose data stay in memory for the runs that share them."""
