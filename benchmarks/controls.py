@@ -33,10 +33,9 @@ from caveat.core import Answers, Decision, Payload, Prediction, Round, SiloConte
 from caveat.core.settings import frozen_settings
 from caveat.methods import FedAvg, register
 from caveat.methods.fedbabu import fit_alone
-from caveat.methods.fedper import path_of_part
 from caveat.methods.uefl import UEFL
 from caveat.nn.dropout import mc_dropout
-from caveat.training.modules import in_batches, load, snapshot
+from caveat.training.modules import in_batches, load, path_of_part, snapshot
 
 FAR = 30.0
 """Where shared codewords are put that a silo is not to use: no token is as near to them as to its own."""

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from caveat.core import ConfigurationError, Data, Decision, Method, Silo, SiloContext, Tensors, seeded
 from caveat.methods import APFL, FedAvg, FedBABU, FedBN, FedPer, FedRep, PerFedAvg
 from caveat.methods.fedbabu import fit_alone
-from caveat.methods.fedper import names_below
 from caveat.training.fit import Training
-from caveat.training.modules import load, snapshot
+from caveat.training.modules import load, names_below, snapshot
 
 ONE_STEP = Training(local_steps=1, batch_size=1000, optimizer="sgd", lr=0.2)
 """One step of gradient descent on all data."""

@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from ..core import Decision, Payload, SiloContext, State, Tensors, Update
 from ..core.devices import brought
 from ..core.settings import LARGE, frozen_settings
-from ..training.modules import learning, load, snapshot
+from ..training.modules import learning, load, path_of_part, snapshot
 from .fedavg import FedAvg
-from .fedper import path_of_part
 
 RECENT = 10
 """Number of passes whose losses decide whether W has converged."""

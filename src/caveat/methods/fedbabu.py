@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from ..core import Decision, Payload, Replies, Round, SiloContext, State, Update, Weights
 from ..core.settings import MAX_COUNT, frozen_settings
 from ..training.fit import Loss, Training
-from ..training.modules import load, snapshot, split
+from ..training.modules import load, names_below, path_of_part, snapshot, split
 from .fedavg import FedAvg
-from .fedper import names_below, path_of_part
 
 
 @frozen_settings

@@ -30,11 +30,10 @@ from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.dropout import GaussianUnits, divergence
 from ..nn.encoders import Model
 from ..training.fit import Loss
-from ..training.modules import expect, load, snapshot
+from ..training.modules import expect, load, names_below, snapshot
 from ..uncertainty.familiarity import LEAST
 from .fedavg import FedAvg
 from .fedbabu import fit_alone
-from .fedper import names_below
 from .fedsr import with_gaussian
 from .moon import representations
 

@@ -25,9 +25,8 @@ from ..core import Payload, Replies, Round, SiloContext, State, Tensors, Update
 from ..core.devices import brought
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Loss
-from ..training.modules import learning, load
+from ..training.modules import learning, load, path_of_part
 from .fedavg import FedAvg
-from .fedper import path_of_part
 
 
 @frozen_settings

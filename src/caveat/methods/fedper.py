@@ -11,8 +11,9 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from ..core import ConfigurationError, Decision
+from ..core import Decision
 from ..core.settings import frozen_settings
+from ..training.modules import names_below, path_of_part
 from .fedavg import FedAvg
 
 
@@ -27,41 +28,3 @@ class FedPer(FedAvg):
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return names_below(module, path_of_part(module, self.stays, self.name))
-
-
-def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stays") -> str:
-    """Return the path of a module's head ("head") or of its last linear layer ("last").
-
-    Raises ConfigurationError if the module has none; the error names what a custom module lacks.
-    """
-    if part == "head":
-        if not isinstance(getattr(module, "head", None), nn.Module):
-            raise ConfigurationError(
-                f"{method} needs to know a model's head, and {type(module).__name__} has none: give it attributes "
-                f'`encoder` and `head`, let it compute head(encoder(x)), or set method.{setting} = "last", for '
-                "its last linear layer",
-                "model",
-            )
-        return "head"
-    linear = [path for path, each in module.named_modules() if isinstance(each, nn.Linear)]
-    if not linear:
-        raise ConfigurationError(f"{{key}} = 'last': {type(module).__name__} has no linear layer", f"method.{setting}")
-    return str(linear[-1])
-
-
-def names_below(module: nn.Module, path: str) -> frozenset[str]:
-    """Return the names of the tensors of a part of a module.
-
-    Raises ConfigurationError if one of them is tied to a tensor outside the part: it cannot both stay and be sent.
-    """
-    inside = frozenset(f"{path}.{name}" for name in module.get_submodule(path).state_dict())
-    every = dict(module.named_parameters(remove_duplicate=False))
-    outside = {id(p): name for name, p in every.items() if name not in inside}
-    for name in sorted(inside & every.keys()):
-        if id(every[name]) in outside:
-            raise ConfigurationError(
-                f"{name!r} is tied to {outside[id(every[name])]!r}, so it cannot stay at the silo alone; use a "
-                "method that sends the whole model (fedavg), or a model without tied weights",
-                "model",
-            )
-    return inside

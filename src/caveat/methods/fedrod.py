@@ -26,9 +26,8 @@ from ..core.settings import frozen_settings
 from ..nn.encoders import Model
 from ..nn.stage_features import last_layer
 from ..training.fit import LABELS, Loss
-from ..training.modules import expect, learning, load, snapshot, zeros
+from ..training.modules import expect, learning, load, names_below, path_of_part, snapshot, zeros
 from .fedavg import FedAvg
-from .fedper import names_below, path_of_part
 
 
 @frozen_settings

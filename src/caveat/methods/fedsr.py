@@ -25,9 +25,8 @@ from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.dropout import GaussianUnits, divergence
 from ..nn.encoders import Head, Model, parts
 from ..training.fit import Loss
-from ..training.modules import expect
+from ..training.modules import expect, names_below
 from .fedavg import FedAvg
-from .fedper import names_below
 from .fedproto import sizes
 
 
