@@ -208,7 +208,7 @@ def test_runs_need_no_extra() -> None:
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({absent}))
-import caveat, caveat.runs.start, caveat.cli.main, caveat.cli.running, caveat.cli.finished
+import caveat, caveat.runs.start, caveat.runs.resume, caveat.cli.main, caveat.cli.running, caveat.cli.finished
 for name in caveat.__all__:
     getattr(caveat, name)
 """

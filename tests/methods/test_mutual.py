@@ -26,7 +26,8 @@ from caveat.methods.fml import learn
 from caveat.nn.models import ModelSettings, PersonalModel, assign
 from caveat.runs.finished_run import open_run
 from caveat.runs.progress import Silent
-from caveat.runs.start import resume, start
+from caveat.runs.resume import resume
+from caveat.runs.start import start
 
 MEME = np.array([[2.0, 0.0, -1.0], [0.5, 0.4, 0.3], [-3.0, 1.0, 4.0]])
 OWN = np.array([[0.0, 1.0, 0.0], [4.0, -2.0, 0.0], [-1.0, 0.0, 1.0]])

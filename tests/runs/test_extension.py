@@ -18,8 +18,9 @@ from caveat.files.schema import Checkpoint, KeptState, RunFile
 from caveat.html.run.page import write_report
 from caveat.runs import start as resuming
 from caveat.runs.progress import Silent
+from caveat.runs.resume import resume
 from caveat.runs.spec import RunSpec
-from caveat.runs.start import resume, start
+from caveat.runs.start import start
 
 SMALL = [
     "model.name=mlp", "model.hidden=8", "data.n_silos=3", "engine.workers=1", "uncertainty.mc_samples=2",

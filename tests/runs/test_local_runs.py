@@ -25,7 +25,8 @@ from caveat.runs.execution import finish
 from caveat.runs.finished_run import Run, open_run
 from caveat.runs.local_run import LocalRun
 from caveat.runs.progress import Silent
-from caveat.runs.start import resume, start
+from caveat.runs.resume import resume
+from caveat.runs.start import start
 
 SETTINGS = [
     "data.source=digits", "data.n_silos=6", "data.shift.angles=[0, -50, 120]", "model.name=mlp", "method.name=uefl",

@@ -18,7 +18,8 @@ from caveat.data.silo_collection import Silos
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
 from caveat.runs.finished_run import Run
-from caveat.runs.start import resume, start
+from caveat.runs.resume import resume
+from caveat.runs.start import start
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy
 from caveat.wrappers.uncertainty_settings import Uncertainty

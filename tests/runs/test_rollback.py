@@ -13,7 +13,8 @@ from test_extension import Cut, CutsAt
 
 from caveat.config import load
 from caveat.files import locked, read_ledger
-from caveat.runs.start import resume, start
+from caveat.runs.resume import resume
+from caveat.runs.start import start
 
 SMALL = [
     "model.name=mlp", "model.hidden=8", "data.n_silos=3", "engine.workers=1", "uncertainty.mc_samples=2",

@@ -118,7 +118,7 @@ def resume(
         from ..core import ConfigurationError
         from ..runs.callbacks import ProgressWithCallbacks
         from ..runs.progress import on_terminal
-        from ..runs.start import resumable, resume
+        from ..runs.resume import resumable, resume
         from ..runs.user_code import allow
         from ..trackers import tracker_of
 

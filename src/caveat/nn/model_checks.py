@@ -2,7 +2,7 @@
 
 Code that computes something else returns different outputs. Models whose logits for an input depend on anything except
 the input and the weights are refused: on other inputs of the batch, on earlier calls, or on random numbers other than
-dropout.
+dropout. Token ids that a model cannot look up are refused, too.
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..core import ConfigurationError, seeded
+from ..core import ConfigurationError, DataError, seeded
 from ..core.errors import message_of
 from .dropout import DROPS, DropoutFunctions, reads_training
 
@@ -278,3 +278,31 @@ def _once(model: nn.Module, x: Tensor, training: bool, seed: int) -> Said:
     if (classes := logits.shape[-1]) > MOST:
         logits = logits @ torch.arange(classes * MOST, dtype=torch.float64).cos().reshape(classes, MOST)
     return tuple(float(f"{value:.6g}") if math.isfinite(value) else None for value in logits.flatten().tolist())
+
+
+@torch.no_grad()
+def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
+    """Raise DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
+    if (lowest := int(x.min())) < 0:
+        raise DataError(f"{where}: token id {lowest}, expected ids from 0")
+    highest = x[int(x.flatten(1).amax(1).argmax())]
+    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    hooks = [part.register_forward_pre_hook(lambda part, given: _look_up(part, given[0], where)) for part in embeddings]
+    try:
+        with seeded("ids"):
+            module.eval()(highest[None])
+    except (IndexError, RuntimeError) as error:  # a custom table, or one_hot
+        raise DataError(f"{where}: the model cannot look up the id {int(highest.max())}: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
+    """Raise DataError unless an embedding has a row for all ids."""
+    known = int(embedding.num_embeddings)  # type: ignore[arg-type]
+    if ids.numel() and int(ids.max()) >= known:
+        raise DataError(
+            f"{where}: token id {int(ids.max())}, but the model knows ids from 0 to {known - 1}; give its "
+            f"nn.{type(embedding).__name__} a row for every id, or map rare tokens to one id"
+        )

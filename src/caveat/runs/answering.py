@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..core import (
     Answers,
     ConfigurationError,
+    Data,
     DataError,
     Payload,
     Prediction,
@@ -23,13 +24,14 @@ from ..core import (
 )
 from ..core.devices import brought_all, deterministic, free_memory, home
 from ..core.quantity import Quantity
-from ..core.silo import FederationInfo, LateData
+from ..core.silo import SPLITS, FederationInfo, LateData, LazyMapping
 from ..data import Preparation, Silos
 from ..engines.executor import Executor
 from ..engines.silos_on_device import SHARE, one_thread, placed_data, placed_inputs
 from ..files import STATES, Manifest, SiloStore, manifest_of, read, read_kept, read_payload
 from ..files.schema import KeptState, ModelFile, Summary
 from ..nn.frozen import Whole
+from ..nn.model_checks import check_ids
 from ..training.modules import on_device
 from ..wrappers.base import find
 from ..wrappers.ensembles import SeveralModels
@@ -37,7 +39,6 @@ from ..wrappers.quantities import UNIT
 from .base import BaseRun
 from .frozen_features import SilosWithFeatures, features_of
 from .initial_model import MODEL
-from .stored_preparation import check_ids, late_silos
 
 Predicted = TypeVar("Predicted", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)
@@ -217,3 +218,18 @@ class KeptRun(AnsweringRun):
             if self.frozen_encoder is None
             else SilosWithFeatures(silos, self.frozen_encoder, self.predicts_on)[name]
         )
+
+
+def late_silos(prepares: Preparation, read: Callable[[SiloId], Silo]) -> Mapping[SiloId, Silo]:
+    """Return silos with known names, whose splits and targets are read on access."""
+
+    def split_of(name: SiloId, split: str) -> Data:
+        found: Data = getattr(read(name), split)
+        return found
+
+    def silo(name: SiloId) -> Silo:
+        train, validation, calibration, test = (LateData.of(partial(split_of, name, split)) for split in SPLITS)
+        values = LazyMapping(SPLITS[:-1] if prepares.target else (), lambda split: read(name).values[split])
+        return Silo(name, "", train, validation, calibration, test, values=values)
+
+    return LazyMapping(prepares.names, silo)

@@ -21,12 +21,13 @@ from ..engines.worker_process import Rebuild
 from ..files import SiloStore, write_json
 from ..files.schema import Features, Gallery, RunFile
 from ..methods.plugins import named
+from ..nn.model_checks import check_ids
 from .answering import AnsweringRun
 from .feature_projection import features
 from .fingerprints import data_fingerprint
 from .frozen_features import SilosWithFeatures, check_unchanging
 from .gallery import gallery
-from .stored_preparation import check_ids, keep_preparation
+from .stored_preparation import keep_preparation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,7 @@ class LocalRun(AnsweringRun):
         if self.spec.data is None:
             return None
         about = {"folder": str(self.folder.absolute()), "rounds": getattr(self.method, "rounds", None)}
-        return {"by": "caveat.runs.start", **about, "sets": list(self.sets), "plugins": named()}
+        return {"by": "caveat.runs.respawned_worker", **about, "sets": list(self.sets), "plugins": named()}
 
     def description(self) -> RunFile:
         found = data_fingerprint(self.silos, self._recorded)

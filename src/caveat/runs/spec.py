@@ -36,7 +36,7 @@ from ..wrappers.training_options import trained
 from ..wrappers.uncertainty_settings import Uncertainty
 from .fingerprints import CodeMade
 from .initial_model import MadeModel, fits, initialized, read_model
-from .stored_preparation import check_newcomers
+from .newcomers import check_newcomers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,31 +2,20 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core import (
     ConfigurationError,
-    Data,
     DataError,
-    Decision,
-    Method,
-    Silo,
-    SiloContext,
     SiloId,
     check_silo_name,
-    seeded,
 )
 from ..core.errors import message_of
 from ..core.quantity import Quantity, restored
-from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
 from ..data.preprocessing import SequenceFormat
@@ -40,85 +29,7 @@ from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.reading_settings import CsvFormat, TableColumn
 from ..files import read, schema, write_record
 
-
-def check_newcomers(
-    newcomers: Collection[SiloId],
-    names: Sequence[SiloId],
-    method: Method,
-    context: Callable[[], SiloContext],
-    seed: int,
-) -> None:
-    """Raise ConfigurationError for newcomers that are unknown, all silos, or left without a trained model. `context`
-    returns the server's context."""
-    if unknown := sorted({*newcomers} - {*names}):
-        shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-        raise ConfigurationError(
-            f"federation.newcomers: no silo {unknown[0]!r}, silos: {shown}", "federation.newcomers"
-        )
-    if len(newcomers) == len(names):
-        raise ConfigurationError(f"federation.newcomers contains all {len(names)} silos, so no silo would take part")
-    if Decision.GLOBAL not in method.models and (kept := _kept(method, context(), seed)):
-        raise ConfigurationError(
-            f"federation.newcomers does not fit {method.name!r}: {kept[0]} stays at its silo and would be random at a "
-            "newcomer; choose a method that sends silos a whole model"
-        )
-
-
-def _kept(method: Method, context: SiloContext, seed: int) -> list[str]:
-    """Return parameters that stay at silos, except for normalization, which starts as the identity."""
-    with seeded(seed, "init_server"):
-        sent = method.broadcast(method.init_server(context)).get("model", {})
-    # If there are several models, such as cluster models, each has a numeric prefix.
-    there = {*sent, *(name.partition(".")[2] for name in sent if name.partition(".")[0].isdigit())}
-    parts = [(path, part) for path, part in context.module.named_modules() if not isinstance(part, _BatchNorm)]
-    names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
-    return [name for name in names if name not in there]
-
-
-@torch.no_grad()
-def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
-    """Raise DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
-    if (lowest := int(x.min())) < 0:
-        raise DataError(f"{where}: token id {lowest}, expected ids from 0")
-    highest = x[int(x.flatten(1).amax(1).argmax())]
-    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
-    hooks = [part.register_forward_pre_hook(lambda part, given: _look_up(part, given[0], where)) for part in embeddings]
-    try:
-        with seeded("ids"):
-            module.eval()(highest[None])
-    except (IndexError, RuntimeError) as error:  # a custom table, or one_hot
-        raise DataError(f"{where}: the model cannot look up the id {int(highest.max())}: {error}") from error
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
-    """Raise DataError unless an embedding has a row for all ids."""
-    known = int(embedding.num_embeddings)  # type: ignore[arg-type]
-    if ids.numel() and int(ids.max()) >= known:
-        raise DataError(
-            f"{where}: token id {int(ids.max())}, but the model knows ids from 0 to {known - 1}; give its "
-            f"nn.{type(embedding).__name__} a row for every id, or map rare tokens to one id"
-        )
-
-
 PREPARATION = "preparation.json"
-
-
-def late_silos(prepares: Preparation, read: Callable[[SiloId], Silo]) -> Mapping[SiloId, Silo]:
-    """Return silos with known names, whose splits and targets are read on access."""
-
-    def split_of(name: SiloId, split: str) -> Data:
-        found: Data = getattr(read(name), split)
-        return found
-
-    def silo(name: SiloId) -> Silo:
-        train, validation, calibration, test = (LateData.of(partial(split_of, name, split)) for split in SPLITS)
-        values = LazyMapping(SPLITS[:-1] if prepares.target else (), lambda split: read(name).values[split])
-        return Silo(name, "", train, validation, calibration, test, values=values)
-
-    return LazyMapping(prepares.names, silo)
 
 
 def keep_preparation(folder: Path, preparation: Preparation) -> None:
