@@ -122,6 +122,8 @@ def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
         assert [len(getattr(silo, name)) for name in NAMES] == [20, 10, 10, 10]
     with pytest.raises(DataError, match=r"3 silos with 14 test samples each need 42, but there are only 40"):
         data.load(DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, test_per_silo=14), 0)
+    with pytest.raises(DataError, match=r"41 silos with 1 test sample each need 41, but there are only 40"):
+        data.load(DataSettings(source=f"npz:{path}", n_silos=41, samples_per_silo=3), 0)
 
 
 @pytest.mark.parametrize(

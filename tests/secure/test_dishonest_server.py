@@ -18,6 +18,7 @@ from caveat.secure.messages import (
     signed_agreement,
 )
 from caveat.secure.primitives import digest_of_payload
+from caveat.secure.silo import begun
 
 FOUR, SEVEN = ["a", "b", "c", "d"], list("abcdefg")
 
@@ -49,6 +50,9 @@ def test_keys_of_another_session_are_refused() -> None:
         second.silos["a"].share(roster)
     with pytest.raises(SecureRefused, match=r"keys for session 1 .* has seen session 2"):
         SecureFederation(FOUR, number=1, before=second.silos)
+    known = second.silos["a"]
+    with pytest.raises(SecureRefused, match=r"session 3 of lung: .* session 2 of heart, expected a later session of"):
+        begun("lung", 3, "a", known.identity, known.own)
 
 
 def test_a_second_list_of_keys_is_refused() -> None:

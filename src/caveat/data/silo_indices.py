@@ -8,6 +8,7 @@ import numpy as np
 
 from ..core import ConfigurationError, DataError, SiloId, check_silo_name, key
 from ..core.errors import one_of
+from ..core.text import plural
 from .groups import check_groups, one_per_group, own_parts, samples_of, unit_count, unit_labels, unit_times
 from .partitions import deal, partition
 from .raw_samples import Index, LabelArray, Pool
@@ -156,8 +157,10 @@ def _share_out(
     elif tests is None and samples is not None:
         tests = min(max(1, samples // 4), len(held_out) // silos)
     if tests is not None and not 0 < silos * tests <= len(held_out):
+        each = max(tests, 1)  # 0 if there are fewer samples than silos
         raise DataError(
-            f"{silos} silos with {tests} test samples each need {silos * tests}, but there are only {len(held_out)}"
+            f"{silos} silos with {plural(each, 'test sample')} each need {silos * each}, but there are only "
+            f"{len(held_out)}"
         )
     y, rng = labels[development], generator(seed, "partition", names[0])
     shares = None

@@ -282,7 +282,9 @@ def _check_begun(run: JoinRun) -> None:
     if begun is None:
         return
     if begun.server != run.finished.sha256:
-        raise ConfigurationError(f"out = {str(run.folder)!r} belongs to silos that joined {begun.federation}", "out")
+        raise ConfigurationError(
+            f"out = {str(run.folder)!r} belongs to silos that joined {begun.federation}; use a new folder", "out"
+        )
     if begun.rounds != run.rounds:
         raise ConfigurationError(
             f"out = {str(run.folder)!r} has a join with {begun.rounds} rounds, not {run.rounds}; use a new folder",

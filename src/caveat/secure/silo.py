@@ -88,7 +88,7 @@ def begun(federation: str, number: int, silo: SiloId, identity: Identity, known:
     if known is not None and (known.federation != federation or number <= known.number):
         raise SecureRefused(
             f"silo {silo!r} refuses keys for session {number} of {federation}: it has seen session {known.number} of "
-            f"{known.federation}, and session numbers must increase"
+            f"{known.federation}, expected a later session of this federation"
         )
     channel, keys = new_private(), [new_private() for _ in range(SLOTS)]
     advert = Advert(silo, public_of(channel), tuple(map(public_of, keys)), identity.count())
