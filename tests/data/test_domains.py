@@ -60,7 +60,7 @@ def test_sources_that_cannot_be_joined(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'images:x' is divided into silos"):
         DataSettings(source="digits + images:x")
     with pytest.raises(
-        DataError, match=r"a\.npz has 3 classes \(0, 1, 2\) but digits 10 classes \(0, .* 9\); expected"
+        DataError, match=r"a\.npz has 3 classes \(0, 1, 2\), but digits has 10 classes \(0, .* 9\); expected"
     ):
         data.load(DataSettings(source=f"digits + npz:{path}", size=8), 0)
     with pytest.raises(DataError, match=r"several domains are called 'digits'"):
