@@ -198,7 +198,7 @@ def test_settings_of_sets_per_class() -> None:
     assert type(Uncertainty(set_coverage=0.8, sets_per_class=True).around(Logits())) is ByClass
     with pytest.raises(ConfigurationError, match="no effect unless"):
         Uncertainty(sets_per_class=True)
-    with pytest.raises(ConfigurationError, match="without the weights of uncertainty.label_shift = true: remove one"):
+    with pytest.raises(ConfigurationError, match="computes a quantile per class, without the weights"):
         Uncertainty(set_coverage=0.8, sets_per_class=True, label_shift=True)
     with pytest.raises(ConfigurationError, match="cannot be combined with sets by subgroup"):
         Uncertainty(set_coverage=0.8, sets_per_class=True).around(Logits(), subgroups=("a", "b"))
