@@ -136,7 +136,8 @@ def _instead(run: RunFolder, again: Markup | None) -> list[Markup]:
         known = (run.summary.policy.model_extra or {}).get("handover_rate") if run.summary else None
         lower = varied(run, "less-switched", "--set", f"uncertainty.handover_rate={known / 2:g}") if known else ""
         first = [local, fewer_handed_over(run, by(lower, sum(seconds(run))))]
-        return [*(step for step in first if step), "Or " + more[:1].lower() + more[1:], last]
+        further = "Or " + again[:1].lower() + again[1:] if again else None
+        return [step for step in (*first, further, last) if step]
     if not unknown_alone(run):
         return [more, last]
     found = run.summary.warnings if run.summary else ()

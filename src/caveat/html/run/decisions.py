@@ -116,10 +116,10 @@ def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
     right = [own.models[name].pooled.accuracy for name in ("global", "local") if name in own.models]
     if len(right) < 2 or right[0] is None or right[1] is None or right[0] >= right[1]:
         return None
-    text = "Where other classes can arrive, too, try to pass fewer own inputs to the global model: now {} are passed, "
-    text += "and it is right for {} of own inputs. Lower <code>uncertainty.handover_rate</code>{}; foreign inputs are "
-    text += "then passed on "
-    return Markup(text + "less often, too.").format(percent(share), percent(right[0]), by)
+    text = "Where other classes can arrive, too, try to pass fewer own inputs to the global model: now it answers {}, "
+    text += "and is right for {} of all own inputs, the local models for {}. Lower "
+    text += "<code>uncertainty.handover_rate</code>{}; foreign inputs are then passed on "
+    return Markup(text + "less often, too.").format(percent(share), percent(right[0]), percent(right[1]), by)
 
 
 def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:

@@ -37,7 +37,7 @@ def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
         if not found.guaranteed:
             return f"{text}." if high <= found.risk else ""
         rare = "" if high <= found.risk else ", if errors stay as rare as on these"
-        return f"{text} instead of {found.total:,}{rare} (data.split.calibration)."
+        return f"{text} instead of {found.total:,}{rare} (more data, or a larger data.split.calibration)."
     most = max((each for each, errors in points if errors <= found.risk), default=0.0)
     answered = round(share * inputs)
     text = f"at most {100 * found.risk:.6g} % of the most certain {percent(most)} are wrong, but " * bool(most)
