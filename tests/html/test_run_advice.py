@@ -88,7 +88,8 @@ def test_a_guarantee_that_answers_some_says_what_answers_more(tmp_path: Path) ->
         assert summary is not None
         assert summary.guarantee is not None
         some = summary.guarantee.model_copy(update={"guaranteed": True, "limit": 0.2, "coverage": 0.3, "total": 288})
-        told = f" To answer 70 % takes about 4,400 calibration inputs instead of 288{rare} (more data, or a larger data.split.calibration)."
+        told = f" To answer 70 % takes about 4,400 calibration inputs instead of 288{rare} (more "
+        told += "data, or a larger data.split.calibration)."
         assert to_answer_more(summary, some) == told
 
 
