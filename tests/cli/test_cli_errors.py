@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("nowhere")
     ("arguments", "status", "told"),
     [
         (sets("training.learning_rate=1"), 2, "unknown key training.learning_rate"),
-        (sets("method.name=fedavg", "method.codewords=3"), 2, "method.codewords is ignored by method 'fedavg'"),
+        (sets("method.name=fedavg", "method.codewords=3"), 2, "method.codewords is not used by method 'fedavg'"),
         (sets("training.lr=-0.1"), 2, "training.lr = -0.1: must be greater than 0"),
         (sets("federation.min_silos=10"), 2, "federation.min_silos = 10"),
         (["nothing.toml"], 2, "nothing.toml: no such file"),

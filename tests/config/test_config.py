@@ -75,7 +75,7 @@ def test_what_is_dumped_loads_back_equal(trial: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", ["workers=2", "sync_seconds=1"])
 def test_what_only_the_embedded_engine_reads_is_refused_elsewhere(setting: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"engine\.{setting.partition('=')[0]} = .* is ignored by engine 'flower'"
+        ConfigurationError, match=rf"engine\.{setting.partition('=')[0]} = .* is not used by engine 'flower'"
     ):
         load(None, ["engine.name=flower", f"engine.{setting}"])
 
@@ -136,7 +136,7 @@ age = { name = 3 }
 
 def test_a_key_that_the_method_ignores_is_an_error(written) -> None:
     path = written("[method]\nname = 'fedavg'\ncodewords = 32\n")
-    assert problems(path) == [f"{path}:3: method.codewords is ignored by method 'fedavg'; it belongs to uefl"]
+    assert problems(path) == [f"{path}:3: method.codewords is not used by method 'fedavg'; it belongs to uefl"]
 
 
 def test_fields_that_methods_share_are_sent_to_their_own_sections() -> None:
@@ -343,7 +343,7 @@ def test_another_policy_drops_what_belongs_to_that_of_the_file() -> None:
     assert (guaranteed.handover_rate, guaranteed.score, guaranteed.risk) == (None, own.uncertainty.score, 0.1)
     assert load("fedpn-mnist", ["uncertainty.policy=switch"]) == own
     with pytest.raises(
-        ConfigurationError, match=r"uncertainty\.handover_rate = 0\.2 is ignored by policy 'guaranteed'"
+        ConfigurationError, match=r"uncertainty\.handover_rate = 0\.2 is not used by policy 'guaranteed'"
     ):
         load("fedpn-mnist", ["uncertainty.policy=guaranteed", "uncertainty.handover_rate=0.2"])
 

@@ -36,7 +36,7 @@ def test_a_method_beside_takes_the_learning_rate_too() -> None:
 
 
 def test_models_for_silos_of_a_method_without_any_are_an_error() -> None:
-    with pytest.raises(ConfigurationError, match=r"personal is ignored by .* it belongs to fedproto, fml, fmlu"):
+    with pytest.raises(ConfigurationError, match=r"personal is not used by .* it belongs to fedproto, fml, fmlu"):
         load(None, ["method.name=fedavg", PERSONAL])
 
 
@@ -88,7 +88,7 @@ def test_what_is_wrong_with_one_is_said_of_it(model: str, message: str) -> None:
         (["data.label_noise=0.4"], "label_noise = 0.4: must be"),
         (["data.label_noise=[nan]"], "label_noise.* = nan"),
         (["data.source=on_site", "data.label_noise=[0.4]"], "label_noise = .* needs the data of all silos"),
-        (["data.partition.scheme=iid", "data.partition.minimum=20"], "minimum = 20 is ignored by partition 'iid'"),
+        (["data.partition.scheme=iid", "data.partition.minimum=20"], "minimum = 20 is not used by partition 'iid'"),
         (
             ["data.partition.scheme=dirichlet", "data.partition.minimum=99", "data.samples_per_silo=50"],
             "minimum = 99, expected at most data.samples_per_silo = 50",

@@ -37,7 +37,7 @@ def test_silos_is_no_source_to_read() -> None:
     ("key", "settings"),
     [
         ("data.n_silos = 3", {"n_silos": 3}),
-        ("data.silo_column = 'ward' is ignored", {"silo_column": "ward"}),
+        ("data.silo_column = 'ward' is not used", {"silo_column": "ward"}),
         ("data.shift.angles", {"shift": Shift(angles=(0, 90))}),
         ("data.shift.noise_std", {"shift": Shift(noise_std=(1.0,))}),
         ("data.partition.scheme = 'classes'", {"partition": Partition(scheme="classes")}),
@@ -66,7 +66,7 @@ def wards(tmp_path: Path) -> list[Path]:
 def test_a_target_has_to_be_named_by_someone(wards: list[Path]) -> None:
     with pytest.raises(ConfigurationError, match=r"data.target is missing"):
         own_settings(SILOS, f"csv:{wards[0]}")
-    with pytest.raises(ConfigurationError, match=r"data.target = 'ill' is ignored by source 'digits'"):
+    with pytest.raises(ConfigurationError, match=r"data.target = 'ill' is not used by source 'digits'"):
         own_settings(TABLES, "digits")
 
 

@@ -363,7 +363,7 @@ def test_silos_have_the_classes_that_are_given() -> None:
     for change, told in (
         ({"silo_classes": (("0",), ("x",))}, "silo_classes names 'x': no such class"),
         ({"silo_classes": (("0",), ())}, r"silo_classes\[1\] is empty"),
-        ({"silo_classes": given, "per_silo": 2}, "per_silo = 2 is ignored if silo_classes is set"),
+        ({"silo_classes": given, "per_silo": 2}, "per_silo = 2 has no effect if silo_classes is set"),
         ({"silo_classes": (("0", "0"),)}, "contains '0' twice"),
     ):
         with pytest.raises(ConfigurationError, match=told):
@@ -423,7 +423,7 @@ def test_draws_deal_the_test_part_by_the_same_shares() -> None:
         assert set(silo.test.y.tolist()) == set(silo.train.y.tolist())
     used = [i for silo in silos for i in positions(silo)]
     assert len(used) == len(set(used)) == 1797
-    with pytest.raises(ConfigurationError, match=r"alpha = 0\.1 is ignored by partition 'draws'"):
+    with pytest.raises(ConfigurationError, match=r"alpha = 0\.1 is not used by partition 'draws'"):
         Partition(scheme="draws", alpha=0.1)
 
 

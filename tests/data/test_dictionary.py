@@ -231,7 +231,7 @@ def test_a_dictionary_that_is_none_is_named(dictionary: str | None, told: str, t
             r"data\.label_codes differs between silos: set \[data\.label_codes\] in each silo\.toml",
         ),
         ({"source": "on_site", "rename_columns": (OwnColumn(own="a"),)}, r"data\.rename_columns differs between silos"),
-        ({"source": "digits", "target": None, "classes": CLASSES}, r"data\.classes = .* is ignored by source"),
+        ({"source": "digits", "target": None, "classes": CLASSES}, r"data\.classes = .* is not used by source"),
         (
             {"categorical": ("age",), "dictionary": COLUMNS},
             "data.categorical has 'age', but data.dictionary declares it",

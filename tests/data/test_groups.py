@@ -179,7 +179,7 @@ def test_columns_that_cannot_be_groups_or_times_are_refused(tmp_path: Path) -> N
     ):
         with pytest.raises((DataError, ConfigurationError), match=told):
             load(tables(tmp_path, categorical=("admitted",), **{key: value}), 0)
-    with pytest.raises(ConfigurationError, match=r"data.groups = 'p' is ignored by source 'digits'"):
+    with pytest.raises(ConfigurationError, match=r"data.groups = 'p' is not used by source 'digits'"):
         DataSettings(groups="p")
     path = tmp_path / "c.csv"
     path.write_text("patient_id,dose,outcome\n,1,ill\np,2,well\n")

@@ -204,5 +204,5 @@ def test_a_folder_s_name_that_is_no_utf_8_is_refused_before_anything_runs(tmp_pa
 
 
 def test_turning_off_the_rotation_of_what_has_none_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="exif_rotation = false is ignored by source 'digits'"):
+    with pytest.raises(ConfigurationError, match="exif_rotation = false is not used by source 'digits'"):
         load(None, ["data.exif_rotation=false"])

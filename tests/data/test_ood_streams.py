@@ -223,7 +223,7 @@ def test_settings_of_streams_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="columns of tables differ"):
         OodSettings(global_source="csv:a.csv")
     with pytest.raises(
-        ConfigurationError, match=r"data\.ood\.per_silo = 9 is ignored: no out-of-distribution inputs are configured"
+        ConfigurationError, match=r"data\.ood\.per_silo = 9 has no effect: no out-of-distribution inputs are configured"
     ):
         OodSettings(per_silo=9)
     with pytest.raises(ConfigurationError, match="local = 'both': must be"):

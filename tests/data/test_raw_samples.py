@@ -215,7 +215,7 @@ def test_what_needs_all_inputs_is_refused(tmp_path: Path) -> None:
     path = write_npy(tmp_path, "features")
     with pytest.raises(ConfigurationError, match=r"data\.shift\.noise_std needs all inputs in memory"):
         data.load(DataSettings(source=f"npy:{path}", shift=data.Shift(noise_std=(1.0,))), 0)
-    with pytest.raises(ConfigurationError, match=r"data\.lazy = true is ignored by source 'digits'"):
+    with pytest.raises(ConfigurationError, match=r"data\.lazy = true is not used by source 'digits'"):
         DataSettings(source="digits", lazy=True)
     with pytest.raises(
         ConfigurationError, match="is divided into silos and can only be joined with sources of the same kind"

@@ -86,7 +86,7 @@ def test_rows_that_tell_nobody_apart_stay_where_they_were_drawn_and_that_is_said
 
 
 def test_duplicates_are_refused_where_there_is_no_table() -> None:
-    with pytest.raises(ConfigurationError, match=r"data.duplicates = 'drawn' is ignored by source 'digits'"):
+    with pytest.raises(ConfigurationError, match=r"data.duplicates = 'drawn' is not used by source 'digits'"):
         DataSettings(duplicates="drawn")
 
 

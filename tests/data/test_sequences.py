@@ -103,7 +103,7 @@ def test_longer_sequences_are_cut_where_that_is_asked_for() -> None:
         ([*TEXTS[1:], np.array([0.5])], {"kind": "tokens"}, "row 39: token ids of float64"),
         (TEXTS, {}, "rows of different lengths, from 2 to 6"),
         (TEXTS, {"kind": "text"}, "kind = 'text', expected one of images, features, tokens, series"),
-        (IDS, {"kind": "features", "pad": 3}, "pad = 3 is ignored by kind 'features'"),
+        (IDS, {"kind": "features", "pad": 3}, "pad = 3 is not used by kind 'features'"),
         (IDS, {"kind": "tokens", "length": 0}, "length = 0, expected at least 1"),
         (IDS, {"kind": "tokens", "pad": -1}, "pad = -1, expected at least 0"),
         (IDS, {"kind": "tokens", "shift": data.Shift(noise_std=(1,))}, "noise cannot be added to token ids"),
@@ -135,7 +135,7 @@ def test_files_hold_what_the_configuration_says(tmp_path: Path) -> None:
         data.load(DataSettings(source=f"npz:{tokens}", n_silos=2), 0)
     with pytest.raises(DataError, match="float series N,T,C need kind 'series'"):
         data.load(DataSettings(source=f"npz:{series}", n_silos=2), 0)
-    with pytest.raises(ConfigurationError, match=r"data\.kind = 'tokens' is ignored by source 'digits'"):
+    with pytest.raises(ConfigurationError, match=r"data\.kind = 'tokens' is not used by source 'digits'"):
         DataSettings(source="digits", kind="tokens")
 
 

@@ -179,7 +179,7 @@ def test_declarations_that_cannot_be(tmp_path: Path, keys: dict[str, Any], messa
 
 @pytest.mark.parametrize("keys", [{"numeric": ("a",)}, {"decimal": ","}, {"separator": ";"}])
 def test_keys_of_tables_are_refused_elsewhere(keys: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="is ignored by source 'digits'"):
+    with pytest.raises(ConfigurationError, match="is not used by source 'digits'"):
         DataSettings(**keys)
 
 

@@ -29,7 +29,7 @@ from caveat.federation.keys import Asked
 from caveat.federation.request_terms import Terms
 from caveat.federation.server.membership import OpenMembership, PendingGreeting
 from caveat.federation.silo.frozen_splits import DataChanged
-from caveat.federation.silo.held_out_rows import HELD_OUT
+from caveat.federation.silo.held_out_before import HELD_OUT
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.files import read_payload

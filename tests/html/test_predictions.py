@@ -90,9 +90,11 @@ def test_more_alarms_than_chance_are_called_unlike_the_silos_own(low: int, kind:
     # The threshold is that of 99 calibration inputs: five or more of 20 in 0.9 % of files.
     line = verdicts(made(low))[0]
     assert line[0] == kind
-    why = " (8 unlike the silo's own inputs), more than chance explains (p < 0.001)" * (kind == "bad")
-    why += ", more than expected, which chance can still explain (p = 0.092)" * (low == 3)
-    told = f"{low} of 20 inputs raise an alarm{why}; of the silo's own, about 1 is expected (5 in 100). Such an input "
+    why = " (8 unlike the silo's own inputs)" * (kind == "bad")
+    chance = "; this is more than chance explains (p < 0.001)" * (kind == "bad")
+    chance += "; chance can still explain the difference (p = 0.092)" * (low == 3)
+    told = f"{low} of 20 inputs raise an alarm{why}; about 1 is expected (5 in 100) if inputs are like the silo's own"
+    told += f"{chance}. An input with an alarm "
     assert line[1].replace("\xa0", " ").startswith(told)
 
 
@@ -375,7 +377,8 @@ def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -
     assert seldom.alarms is not None
     assert (seldom.alarms.seldom, seldom.all_unlike) == (True, False)
     (alarms,) = (line.text for line in verdicts(seldom) if "alarm" in line.text)
-    assert alarms.startswith("4 of 20 inputs raise an alarm, more than chance explains (p\xa0=\xa00.027)")
+    assert alarms.startswith("4 of 20 inputs raise an alarm; about 1 is expected (5 in 100) if inputs are like")
+    assert "; this is more than chance explains (p\xa0=\xa00.027)." in alarms
     person, test, data = steps(found)
     assert data == "Do not judge the model by these predictions: new.csv is a file of the run's data."
     assert Markup(test).striptags().endswith("with caveat evaluate RUN FILE --silo VA.")

@@ -307,7 +307,7 @@ def test_the_rule_is_where_right_and_wrong_predictions_differ_most(tmp_path: Pat
     wrong = [n - k for n, k in zip(count, right, strict=True)]
     gaps = [sum(wrong[:i]) / sum(wrong) - sum(right[:i]) / sum(right) for i in range(5)]
     assert gaps.index(max(gaps)) == 2
-    told = "right 80, 8 % of them up to 0.50; wrong 20, 70 % of them up to 0.50. The dotted line is where the"
+    told = "right: 80, 8 % of them up to 0.50; wrong: 20, 70 % of them up to 0.50. The dotted line is where the"
     assert told in found[0].caption
     (x,) = re.findall(r'<line x1="([\d.]+)"[^>]*class="event"', found[0].drawing)
     assert float(x) == 46 + 418 * 0.5

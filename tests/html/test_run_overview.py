@@ -74,7 +74,7 @@ def test_a_difference_comes_with_the_interval_of_paired_silos(tmp_path: Path) ->
 
 def test_a_clear_difference_is_called_one(run: RunFolder) -> None:
     said_of = (
-        "it is 7.0 points ahead in mean accuracy (95 % interval over silos +7.0 to +7.0), more than chance explains"
+        "It is 7.0 points ahead of fedavg in mean accuracy (95 % interval over silos +7.0 to +7.0), more than chance"
     )
     assert said_of in said(run)
 
@@ -203,7 +203,9 @@ def test_gain_and_advice_tell_the_errors_of_the_lowest_domain(tmp_path: Path, be
     found = overview(read_run(run))
     assert found is not None
     (ahead,) = (each.text for each in found.notes if each.kind == "good")
-    assert ahead.endswith(", more than chance explains, but not in domain low." if exception else "chance explains.")
+    assert ahead.endswith(
+        ", more than chance explains. In domain low, it is not ahead." if exception else "chance explains."
+    )
     told = trust(read_run(run))
     assert told is not None
     (check,) = (str(step) for step in told.advice if "every prediction" in step)

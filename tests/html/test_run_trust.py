@@ -352,7 +352,7 @@ def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> Non
     found = right_and_wrong(read_run(folder))
     assert found is not None
     assert [name for _, name in found[1]] == ["right", "wrong", "known to other silos only", "known to no silo"]
-    assert "right 90, 89 % of them up to 0.5 nats" in found[0].caption
+    assert "right: 90, 89 % of them up to 0.5 nats" in found[0].caption
     assert found[0].drawing.count('class="event"') == 1
     assert "known to other silos only 100, 40 % of them" in found[0].caption
     assert "known to no silo 100, 10 % of them" in found[0].caption

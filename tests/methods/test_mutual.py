@@ -369,5 +369,5 @@ def test_the_library_takes_architectures_too() -> None:
         model=caveat.ModelSettings(name="mlp"), personal=[caveat.PersonalModel(name="lenet5")],
     )  # fmt: skip
     assert {silo["model"] for silo in run.summary["silos"]} == {"lenet5"}
-    with pytest.raises(ConfigurationError, match="personal is ignored"):
+    with pytest.raises(ConfigurationError, match="personal is not used"):
         caveat.run(silos, caveat.FedAvg(), rounds=1, personal=[caveat.PersonalModel(name="mlp")])

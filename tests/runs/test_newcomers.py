@@ -198,7 +198,7 @@ def test_methods_that_send_a_whole_model_have_something_to_answer_with(name: str
         (["federation.min_silos=4"], "federation.min_silos = 4, but there are 3 silos without"),
         (["method.name=local"], "does not fit 'local'"),
         (['baselines=["fedper"]'], "does not fit 'fedper'"),
-        (["engine.name=flower"], "is ignored by engine 'flower'"),
+        (["engine.name=flower"], "is not used by engine 'flower'"),
         (["federation.newcomers=[3]"], "federation.newcomers"),
     ],
 )

@@ -103,5 +103,5 @@ def test_what_a_run_is_made_of_is_built_once(silos: Silos, config: Config) -> No
 
 def test_settings_that_cannot_go_together_are_refused_at_once() -> None:
     personal = (caveat.PersonalModel(name="mlp"),)
-    with pytest.raises(ConfigurationError, match="personal is ignored by this method"):
+    with pytest.raises(ConfigurationError, match="personal is not used by this method"):
         RunSpec(method=caveat.FedAvg(), model=caveat.ModelSettings(name="mlp"), personal=personal)

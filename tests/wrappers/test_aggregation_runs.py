@@ -148,7 +148,7 @@ def test_settings_that_do_not_go_together_are_refused_by_key() -> None:
             robust.around(around, count)
         assert caught.value.key == "federation.robust"
     with pytest.raises(
-        ConfigurationError, match=r"federation.max_byzantine = 2 is ignored by federation.robust = 'bound'"
+        ConfigurationError, match=r"federation.max_byzantine = 2 is not used by federation.robust = 'bound'"
     ):
         Section(max_byzantine=2)
     assert Robust("off").around(method, 2) is method

@@ -246,10 +246,12 @@ def test_settings_of_groups() -> None:
     method = asked.around(FedAvg())
     assert isinstance(method, Guaranteed)
     assert (method.guarantee_scope, method.familywise) == ("silo", True)
-    with pytest.raises(ConfigurationError, match=r"uncertainty\.familywise = true is ignored with a single guarantee"):
+    with pytest.raises(
+        ConfigurationError, match=r"uncertainty\.familywise = true has no effect with a single guarantee"
+    ):
         Uncertainty(policy="guaranteed", familywise=True).around(FedAvg())
     with pytest.raises(
-        ConfigurationError, match=r"uncertainty\.guarantee_scope = 'silo' is ignored by policy 'switch'"
+        ConfigurationError, match=r"uncertainty\.guarantee_scope = 'silo' is not used by policy 'switch'"
     ):
         Uncertainty(policy="switch", guarantee_scope="silo")
 

@@ -141,8 +141,8 @@ def test_noise_in_the_sum_needs_secure_sums(silos: Silos, secure: bool) -> None:
 
 def test_noise_without_a_clip_is_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"privacy.noise_multiplier = 1.0 is ignored without privacy.clip_norm"
+        ConfigurationError, match=r"privacy.noise_multiplier = 1.0 has no effect without privacy.clip_norm"
     ):
         Privacy(noise_multiplier=1.0)
-    with pytest.raises(ConfigurationError, match=r"privacy.where = 'sum' is ignored without privacy.clip_norm"):
+    with pytest.raises(ConfigurationError, match=r"privacy.where = 'sum' has no effect without privacy.clip_norm"):
         Privacy(where="sum")

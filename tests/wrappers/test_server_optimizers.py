@@ -164,7 +164,7 @@ def test_noise_goes_on_top_of_it(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_an_optimiser_does_not_read_is_refused(settings: dict[str, Any]) -> None:
     key = list(settings)[-1]
-    with pytest.raises(ConfigurationError, match=rf"server\.{key} = .* is ignored by server\.optimizer"):
+    with pytest.raises(ConfigurationError, match=rf"server\.{key} = .* is not used by server\.optimizer"):
         ServerOptimizer(**settings)
 
 

@@ -255,9 +255,9 @@ def test_without_enough_data_nothing_is_guaranteed_and_nothing_answered() -> Non
 
 
 def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
-    with pytest.raises(ConfigurationError, match=r"uncertainty\.risk = 0\.1 is ignored by policy 'switch'"):
+    with pytest.raises(ConfigurationError, match=r"uncertainty\.risk = 0\.1 is not used by policy 'switch'"):
         Uncertainty(policy="switch", risk=0.1)
-    with pytest.raises(ConfigurationError, match=r"uncertainty\.score = 'total' is ignored by policy 'always'"):
+    with pytest.raises(ConfigurationError, match=r"uncertainty\.score = 'total' is not used by policy 'always'"):
         Uncertainty(score="total", familiarity=False).around(FedAvg())
     with pytest.raises(ConfigurationError, match=r"the policy of 'fedavg' is 'always'"):
         Uncertainty(handover_rate=0.1).around(FedAvg())

@@ -262,7 +262,7 @@ def _unknown(path: KeyPath, method: str, written: KeyPath = ()) -> str:
     it, if that is another."""
     key, written = str(path[-1]), written or path
     if path[0] == "method" and (readers := [name for name in METHODS if key in method_keys(name)]):
-        return f"{dotted(path)} is ignored by method {method!r}; it belongs to {', '.join(readers)}"
+        return f"{dotted(path)} is not used by method {method!r}; it belongs to {', '.join(readers)}"
     valid = [*_keys(Config, ()), *(("method", name) for name in ["name", *(method_keys(method) if method else [])])]
     here = [other for other in valid if other[:-1] == tuple(part for part in path[:-1] if isinstance(part, str))]
 

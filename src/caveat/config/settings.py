@@ -259,12 +259,11 @@ class Config:
             value = getattr(settings, key)
             if engine != self.engine.name and value != getattr(type(settings), key):
                 written = list(value) if isinstance(value, tuple) else value
-                text = f"{{key}} = {short_repr(written)} is ignored by engine {self.engine.name!r}, not by {engine!r}"
+                text = f"{{key}} = {short_repr(written)} is not used by engine {self.engine.name!r}, not by {engine!r}"
                 problems.append(ConfigurationError(text + why, f"{section}.{key}"))
         if self.data.source == "on_site" and self.engine.device != EngineSettings.device:
-            text = (
-                f"{{key}} = {self.engine.device!r} is ignored if silos read their own data; set `device` in silo.toml"
-            )
+            text = f"{{key}} = {self.engine.device!r} has no effect if silos read their own data; "
+            text += "set `device` in silo.toml"
             problems.append(ConfigurationError(text, "engine.device"))
         if problems:
             raise ConfigurationErrors(problems)
@@ -310,7 +309,7 @@ def check_personal(method: Method | type[Method], personal: Sequence[PersonalMod
     if personal and not method.personal:
         owners = [name for name, other in METHODS.items() if other.personal]
         raise ConfigurationError(
-            f"personal is ignored by this method, which has no personalized models; it belongs to {', '.join(owners)}",
+            f"personal is not used by this method, which has no personalized models; it belongs to {', '.join(owners)}",
             "personal",
         )
 

@@ -78,7 +78,7 @@ class Partition:
             value = getattr(self, name)
             if value not in (None, ()) and self.scheme not in owners:
                 raise ConfigurationError(
-                    f"data.partition.{name} = {value} is ignored by partition {self.scheme!r}; "
+                    f"data.partition.{name} = {value} is not used by partition {self.scheme!r}; "
                     f"it belongs to {' and '.join(map(repr, owners))}",
                     f"data.partition.{name}",
                 )
@@ -90,7 +90,7 @@ class Partition:
                 )
         if self.silo_classes and self.per_silo is not None:
             raise ConfigurationError(
-                f"data.partition.per_silo = {self.per_silo} is ignored if silo_classes is set; remove one of them",
+                f"data.partition.per_silo = {self.per_silo} has no effect if silo_classes is set; remove one of them",
                 "data.partition.per_silo",
             )
 
@@ -173,7 +173,7 @@ class OodSettings:
             parsed(self.global_source, "ood.global_source")
         if self.per_silo is not None and self.local == "none" and not self.global_source and not self.held_out_classes:
             raise ConfigurationError(
-                f"data.ood.per_silo = {self.per_silo} is ignored: no out-of-distribution inputs are configured",
+                f"data.ood.per_silo = {self.per_silo} has no effect: no out-of-distribution inputs are configured",
                 "data.ood.per_silo",
             )
 
@@ -354,7 +354,7 @@ class DataSettings:
                 continue
             shown = str(value).lower() if isinstance(value, bool) else repr(value)
             raise ConfigurationError(
-                f"data.{each.name} = {shown} is ignored by source {self.source!r}; it belongs to "
+                f"data.{each.name} = {shown} is not used by source {self.source!r}; it belongs to "
                 f"{' and '.join(kind.name for kind in owners)}",
                 f"data.{each.name}",
             )

@@ -57,7 +57,8 @@ def given_silos(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
         )
     if settings.partition.scheme != "iid":
         raise ConfigurationError(
-            f"data.partition.scheme = {settings.partition.scheme!r} is ignored: the data are already divided into silos"
+            f"data.partition.scheme = {settings.partition.scheme!r} has no effect: the data are already divided "
+            "into silos; remove it"
         )
     return [Domain(pool, pool.domain, [pool.domain]) for pool in pools]
 

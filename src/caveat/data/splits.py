@@ -77,8 +77,9 @@ def hashes(silo: Silo) -> dict[str, str]:
 
 
 def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
-    """Return the content of `splits.json`: each silo's domain, and size, class counts (none of the bars of quantities)
-    and hash of splits and streams. Counts cover at least `classes` classes, and all classes that some silo has."""
+    """Return the content of `splits.json`: each silo's domain, and the size, class counts and hashes of each of its
+    splits and streams. Splits of quantities have no class counts. Counts cover at least `classes` classes, and all
+    classes that some silo has."""
     silos = list(silos)
     largest = (int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
     classes = max(classes, 1 + max(largest))

@@ -185,7 +185,7 @@ def _check_kind(kind: str | None, pad: int | None, length: int | None) -> None:
         if value < least:
             raise ConfigurationError(f"{name} = {value}, expected at least {least}", name)
         if kind not in owners:
-            raise ConfigurationError(f"{name} = {value} is ignored by kind {kind!r}; it belongs to sequences", name)
+            raise ConfigurationError(f"{name} = {value} is not used by kind {kind!r}; it belongs to sequences", name)
 
 
 def _common_sequences(

@@ -93,7 +93,7 @@ class SingleMachineEngine:
 
     @property
     def vectorized(self) -> dict[str, VectorizedRecord]:
-        """Decisions about tasks that are batched over silos, so far."""
+        """The decisions so far on whether tasks are batched over silos, by task."""
         return self.vectorization.works
 
     @vectorized.setter

@@ -126,16 +126,17 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
     elif alarms := found.alarms:
         near = alarms.p < _NEARLY_SELDOM and not alarms.seldom
-        chance = f", {'' if alarms.seldom else 'no '}more than chance explains ({equation(alarms.p)})"
-        chance = f", more than expected, which chance can still explain ({equation(alarms.p)})" if near else chance
+        chance = f"; this is {'' if alarms.seldom else 'no '}more than chance explains ({equation(alarms.p)})"
+        chance = f"; chance can still explain the difference ({equation(alarms.p)})" if near else chance
         chance *= alarms.raised > rate * n
         than = f"all {found.ranked_among:,}" if found.alarm_rank == 1 else f"all but {found.alarm_rank - 1:,} of the "
         than += f"{found.ranked_among:,}" * (found.alarm_rank > 1)
         what = f"is more unusual than {than} calibration inputs of the silo"
         why = _why(reason for reason in found.reasons if reason in _ALARMS) if alarms.unlike else ""
         one_in = f"{found.alarm_rank} in {found.ranked_among + 1:,}"
-        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}{chance}; of the silo's own, "
-        told += f"{_expected_alarms(found)} expected ({one_in}). Such an input {what}."
+        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm{why}; "
+        told += f"{_expected_alarms(found)} expected ({one_in}) if inputs are like the silo's own{chance}. "
+        told += f"An input with an alarm {what}."
         if alarms.seldom and not found.advised.against and not found.all_unlike:  # the headline has the numbers
             told = f"An input with an alarm {what}, as {one_in} of the silo's own are."
         if found.unlike and not alarms.unlike:

@@ -5,11 +5,12 @@ Posterior Networks, IJCAI 2024, Algorithm 1 and appendix A.3. First, encoder, he
 trained together; then every silo freezes the encoder and trains a local head and local densities. The switch between
 the two models is in `caveat.wrappers.choice_policies`.
 
-Where paper and released code differ: the encoder is averaged, too (code; Algorithm 1 omits it), weighted by n_k,
-and the density of a class over the silos that have the class, weighted by n_kc; training uses the density of the true
-class (code), prediction the mixture over classes, with the silo's class frequencies or uniform (both). Eq. 8 stops the
+Where paper and released code differ: the encoder is averaged, too (code; Algorithm 1 omits it), weighted by n_k, and
+the density of a class over the silos that have the class, weighted by n_kc; training uses the density of the true class
+(code), prediction the mixture over classes, with the silo's class frequencies or uniform (both). Eq. 8 stops the
 gradient to the parameters of the densities (code); stopping it before the embedding, too, is an option. Adam's moments
-are averaged and sent with the model (code; the paper uses SGD), which keeps silos with two or three classes together.
+are averaged and sent with the model (code; the paper uses SGD), so that silos with two or three classes do not drift
+apart.
 Our choices, each with the paper's behaviour as an option: embeddings of images are normalized, because -log p(z) could
 be lowered by shrinking them all to a point; -log p(z) trains the densities only; and training uses a minimum evidence
 for every input, because the head learns nothing from an input without evidence (`floor`). A small silo trains its own

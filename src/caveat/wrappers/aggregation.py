@@ -141,7 +141,7 @@ class Robust:
     def __post_init__(self) -> None:
         if self.max_byzantine is not None and self.rule not in get_args(Rule):
             raise ConfigurationError(
-                f"federation.max_byzantine = {self.max_byzantine} is ignored by federation.robust = {self.rule!r}; it "
+                f"federation.max_byzantine = {self.max_byzantine} is not used by federation.robust = {self.rule!r}; it "
                 f"belongs to {', '.join(get_args(Rule))}",
                 "federation.max_byzantine",
             )

@@ -300,7 +300,7 @@ class Privacy:
         for key in ("noise_multiplier", "where", "delta"):
             if self.clip_norm is None and getattr(self, key) is not None:
                 raise ConfigurationError(
-                    f"privacy.{key} = {getattr(self, key)!r} is ignored without privacy.clip_norm", f"privacy.{key}"
+                    f"privacy.{key} = {getattr(self, key)!r} has no effect without privacy.clip_norm", f"privacy.{key}"
                 )
 
     def around(self, method: Method, shares: int) -> Method:

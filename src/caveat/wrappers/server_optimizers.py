@@ -43,7 +43,7 @@ class ServerOptimizer:
             value = getattr(self, key)
             if value is not None and key not in READ.get(self.optimizer, ()):
                 raise ConfigurationError(
-                    f"server.{key} = {value} is ignored by server.optimizer = {self.optimizer!r}", f"server.{key}"
+                    f"server.{key} = {value} is not used by server.optimizer = {self.optimizer!r}", f"server.{key}"
                 )
 
     def around(self, method: Method) -> Method:

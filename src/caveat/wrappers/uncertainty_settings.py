@@ -141,7 +141,7 @@ class Uncertainty:
             value = getattr(self, key)
             if value is not None and self.policy is not None and self.policy not in owners:
                 raise ConfigurationError(
-                    f"uncertainty.{key} = {value!r} is ignored by policy {self.policy!r}; it belongs to "
+                    f"uncertainty.{key} = {value!r} is not used by policy {self.policy!r}; it belongs to "
                     + " and ".join(map(repr, owners)),
                     f"uncertainty.{key}",
                 )
@@ -228,14 +228,14 @@ class Uncertainty:
         for key, value in given.items():
             if policy not in OWNERS[key]:
                 raise ConfigurationError(
-                    f"uncertainty.{key} = {value!r} is ignored: the policy of {method.name!r} is {policy!r}, unless "
+                    f"uncertainty.{key} = {value!r} has no effect: the policy of {method.name!r} is {policy!r}, unless "
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
         subgroups = subgroups if self.by_subgroup else ()
         if self.familywise and (self.guarantee_scope or "federation") == "federation" and not subgroups:
             raise ConfigurationError(
-                "uncertainty.familywise = true is ignored with a single guarantee; it belongs to "
+                "uncertainty.familywise = true has no effect with a single guarantee; it belongs to "
                 "uncertainty.guarantee_scope = 'silo' and 'domain', and to data.subgroups",
                 "uncertainty.familywise",
             )
@@ -272,7 +272,7 @@ class Uncertainty:
             inner = alarms(inner, self.false_alarm_rate, sends, everyone, own, len(subgroups))
         elif self.score is not None and policy not in COMPARING:
             raise ConfigurationError(
-                f"uncertainty.score = {self.score!r} is ignored by policy {policy!r} without uncertainty.familiarity",
+                f"uncertainty.score = {self.score!r} is not used by policy {policy!r} without uncertainty.familiarity",
                 "uncertainty.score",
             )
         score = self.score or method.scores[-1]

@@ -20,7 +20,7 @@ from ...files.schema import DataFile
 from ..refusals import check_usable
 from ..request_terms import Terms
 from .frozen_splits import FrozenData
-from .held_out_rows import HELD_OUT, hold_out, rearranged_by, row_key
+from .held_out_before import HELD_OUT, hold_out, rearranged_by, row_key
 from .silo_file import SiloFile
 
 OWN_FILES = ("secret", "lock")

@@ -21,8 +21,8 @@ from ..diagrams import Dot
 from ..svg import Chart, Point, swatch
 from . import advice, budgets, wording
 from . import verdict as verdicts
+from .models_alone import Summaries, models_alone
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane
-from .several_models import Summaries, of_several_models
 from .tables import (
     contrast_table,
     main_table,
@@ -210,7 +210,7 @@ _TEMPLATE = "comparison/comparison.html.j2"
 
 def render(record: Comparison, summaries: Summaries = MappingProxyType({})) -> str:
     """Return the text of the page; `summaries` tell which methods predict with several models."""
-    wholes = [_whole(record, setting, of_several_models(summaries, setting.name)) for setting in record.columns]
+    wholes = [_whole(record, setting, models_alone(summaries, setting.name)) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = verdicts.state(record)
     steps = [(setting.name, step) for setting in record.columns for step in advice.next_steps(record, setting)]

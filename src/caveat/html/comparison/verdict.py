@@ -170,9 +170,9 @@ def beside(record: Comparison, setting: Setting, measure: Measure | None) -> str
 def unlearned(record: Comparison, setting: Setting) -> list[str]:
     """Return the methods that are not better than the baseline beyond chance.
 
-    For classes, a sign test of the test inputs for which only one of both is right, of their mean numbers over seeds,
-    because seeds share inputs; corrected for the number of methods. Otherwise, the baseline is not outside the interval
-    of the method's metric or, without one, not worse than the metric.
+    For classes, this is a sign test on the test inputs for which only the method or only the baseline is right,
+    corrected for the number of methods. It tests mean numbers over seeds, because seeds share inputs. Otherwise, the
+    baseline is not outside the interval of the method's metric or, without one, not worse than the metric.
     """
     measure = judged(record)
     if measure is not None and measure.figure != "accuracy":

@@ -43,7 +43,7 @@ class Lowest:
     def exception(self) -> str:
         """Where training alone is right as often or more often; empty if this is not known of this domain."""
         behind = self.alone and self.counts.right / self.counts.inputs <= self.alone.right / self.alone.inputs
-        return f", but not in domain {self.name}" if behind else ""
+        return f". In domain {self.name}, it is not ahead" if behind else ""
 
     @property
     def errors(self) -> str:

@@ -147,8 +147,8 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
     gap = gap_to(run, other)
     if gap is None:
         return Statement("unknown", f"No silo has {run.split} metrics of both {run.title} and {name}.")
-    direction = "ahead" if gap.value >= 0 else "behind"
-    said = f"Compared with {called(name)} it is {abs(100 * gap.value):.1f} points {direction} in mean accuracy"
+    direction = "ahead of" if gap.value >= 0 else "behind"
+    said = f"It is {abs(100 * gap.value):.1f} points {direction} {called(name)} in mean accuracy"
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
         said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"

@@ -262,7 +262,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     written_ticks = written(values, lambda value: signed(tick(100 * value)) if value > 0 else tick(100 * value))
     drawing = dot_plot(layout, label, written_ticks, "points of accuracy", *named(layout), zero, *drawn)
     caption = f"{about}; lines are 95 % intervals over a silo's inputs, not corrected for the number of silos. "
-    caption += "Further right is better with the federation than with training alone."
+    caption += "Right of 0, the federation is better than training alone."
     return Chart("Whom the federation helps", drawing, caption)
 
 

@@ -81,7 +81,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     short = f"{limit:.2g}" if lowest else f"{limit:.2f}"
     where = f"up to {short}{' nats' * lowest}"
     notes = {name: f"{sum(parts[name]):,.0f}, {_at_least_one(of[at])} of them {where}" for name, of in at_most.items()}
-    told = "; ".join(f"{name} {note}" for name, note in notes.items())
+    told = "; ".join(f"{name}: {note}" for name, note in notes.items())
     frame = Axes(46, 16, 418, 170, (edges[start], edges[stop]), (0, 1))
     lines = list[Markup]()
     for i, (name, of) in enumerate(at_most.items()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caveat.files.schema import Summary
-from caveat.html.comparison.several_models import of_several_models
+from caveat.html.comparison.models_alone import models_alone
 
 
 def summary(policy: str, **accuracy: float | None) -> Summary:
@@ -15,13 +15,13 @@ def summary(policy: str, **accuracy: float | None) -> Summary:
 def test_the_accuracy_of_each_model_is_the_mean_over_runs() -> None:
     runs = [summary("blend", switch=0.9, **{"local": low, "global": 0.8}) for low in (0.6, 0.8)]
     alone = [summary("always", **{"global": 0.8})]
-    found = of_several_models({("", "ditto"): runs, ("", "fedavg"): alone, ("other", "apfl"): runs}, "")
+    found = models_alone({("", "ditto"): runs, ("", "fedavg"): alone, ("other", "apfl"): runs}, "")
     told = "ditto uses its local and global models (policy blend); alone, these are right for 70.0 % and 80.0 %."
     assert found == {"ditto": told}
 
 
 def test_models_without_accuracy_are_named_without_it() -> None:
     runs = [summary("blend", **{"local": None, "global": None})]
-    assert of_several_models({("", "ditto"): runs}, "") == {
+    assert models_alone({("", "ditto"): runs}, "") == {
         "ditto": "ditto uses its local and global models (policy blend)."
     }

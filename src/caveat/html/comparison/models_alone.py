@@ -12,7 +12,7 @@ Summaries = Mapping[tuple[str, str], Sequence[Summary]]
 """Of the finished runs, by the names of a setting and a method."""
 
 
-def of_several_models(summaries: Summaries, setting: str) -> dict[str, str]:
+def models_alone(summaries: Summaries, setting: str) -> dict[str, str]:
     """Return by method how it uses several models under a setting, and their mean accuracy alone over runs and silos;
     without methods that have one model."""
     of = {name: runs for (place, name), runs in summaries.items() if place == setting and runs}
