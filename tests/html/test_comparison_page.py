@@ -972,3 +972,23 @@ def test_the_terminal_has_the_verdict_and_what_to_do() -> None:
     assert command == f"  {again(found)}"
     several = conclusion(record(settings=("mnist", "svhn")))
     assert [line.partition(":")[0] for line in several[:3]] == ["mnist", "svhn", "→ mnist"]
+
+
+@pytest.mark.parametrize("p", [0.01, 0.2])
+def test_metrics_in_which_the_best_method_is_shown_to_be_worse_are_said(p: float) -> None:
+    found = budgeted({"uefl": 6, "fedavg": 6})
+    tables = []
+    for measure, table in zip(found.measures, found.tables, strict=True):
+        (pair,) = table.pairs
+        sign = 1 if pair.a == "uefl" else -1
+        wins = measure.name == "accuracy" or measure.higher is None
+        gap = 0.1 * sign * (1 if wins == (measure.higher is not False) else -1)
+        known = pair.model_copy(update={"mean": gap, "low": gap - 0.01, "high": gap + 0.01, "p_adjusted": p})
+        surely = known.model_copy(update={"p_adjusted": 0.001}) if measure.name == "accuracy" else known
+        tables.append(table.model_copy(update={"pairs": (surely,)}))
+    said = verdict(found.model_copy(update={"tables": tuple(tables)}), found.columns[0])
+    worse = [measure.title for measure in found.measures[1:] if measure.higher is not None]
+    assert worse
+    told = f" uefl has a worse {worse[0]} than fedavg"
+    assert (told in said) == (p == 0.01)
+    assert said.endswith("(at p < 0.05, corrected for pairs, not for metrics).") == (p == 0.01)

@@ -88,9 +88,12 @@ def test_a_guarantee_that_answers_some_says_what_answers_more(tmp_path: Path) ->
         assert summary is not None
         assert summary.guarantee is not None
         some = summary.guarantee.model_copy(update={"guaranteed": True, "limit": 0.2, "coverage": 0.3, "total": 288})
-        told = f" To answer 70 % takes about 4,400 calibration inputs instead of 288{rare} (more "
-        told += "data, or a larger data.split.calibration)."
+        told = f" To answer 70 % takes about 4,400 calibration inputs instead of 288{rare} (more data: "
+        told += f"silos have {sum(silo.n_train or 0 for silo in summary.silos):,} training inputs)."
         assert to_answer_more(summary, some) == told
+        enough = [silo.model_copy(update={"n_train": 9000}) for silo in summary.silos]
+        told = to_answer_more(summary.model_copy(update={"silos": enough}), some)
+        assert told.endswith(f"288{rare} (data.split.calibration).")
 
 
 def test_more_answers_name_no_share_that_test_inputs_do_not_show(tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_local_models_that_are_better_come_before_other_remedies_with_what_they_
     warning = {"kind": "below_reference", "text": "x"}
     del content["guarantee"]
     write_json(folder / "summary.json", content)
-    local, fewer, rate = steps(change(folder, warnings=[warning]))
+    local, fewer, unknown = steps(change(folder, warnings=[warning]))
     assert local.endswith(
         f"{folder}-always. Of own inputs they are right for 99.0 %, this run's choice of models for 92.0 %; of those "
         "that only other silos know, 0.0 % and 45.0 %."
@@ -244,7 +247,7 @@ def test_local_models_that_are_better_come_before_other_remedies_with_what_they_
         "now it answers 20.0 %, and is right for 50.0 % of all own inputs, the local models for 99.0 %. Lower" in fewer
     )
     assert "--set uncertainty.handover_rate=0.15 --out" in fewer
-    assert rate.startswith("Or use another training.lr")
+    assert unknown.startswith("Where inputs that only other silos know or that no silo knows can arrive, have a person")
     text = json.loads((folder / "run.json").read_text())
     unused = {"score": "epistemic", "familiarity": False}  # refused with the policy "always"
     write_json(folder / "run.json", text | {"spec": text["spec"] | {"uncertainty": unused}})

@@ -81,7 +81,20 @@ def _leader(record: Comparison, setting: Setting) -> str:
             f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
-    return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
+    worse = _behind_in(record, setting, first.row) if ahead(pair) else ""
+    return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}{worse}"
+
+
+def _behind_in(record: Comparison, setting: Setting, first: str) -> str:
+    """Return the other metrics in which a method is shown to be worse than another one, as a sentence; "" if none."""
+    told = list[str]()
+    for measure in record.measures[1:]:
+        pairs = pairs_of(record, setting, measure) if measure.higher is not None else []
+        names = dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b) if name != first)
+        better = [name for name in names if ahead(gap_between(pairs, name, first, measure))]
+        told += [f"{measure.title} than {joined(better)}"] if better else []
+    corrected = "at p < 0.05, corrected for pairs, not for metrics"
+    return f" {first} has a worse {listed(told, _MOST_OTHERS)} ({corrected})." if told else ""
 
 
 def _all_within(

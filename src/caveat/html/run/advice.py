@@ -72,7 +72,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     if alone and behind:
         return [alone, more] if more else [alone]
     if below(run):
-        return _instead(run, more)
+        return _instead(run, more, outside)
     if none := unanswered(run, more):
         return none
     wrong = _mostly_wrong(run)
@@ -127,7 +127,7 @@ def premature(run: RunFolder) -> bool:
     return bool(below(run) or (_mostly_wrong(run) and longer(run)))
 
 
-def _instead(run: RunFolder, again: Markup | None) -> list[Markup]:
+def _instead(run: RunFolder, again: Markup | None, outside: Statement | None) -> list[Markup]:
     """Return what to do if a simple model is better, where `again` is how to train for more rounds if these are known
     to help; the run's own local models come first where they are better on own inputs."""
     more, other = again or Markup("Train for more <code>rounds</code>{}.").format(twice(run)), "Or {}."
@@ -137,7 +137,7 @@ def _instead(run: RunFolder, again: Markup | None) -> list[Markup]:
         lower = varied(run, "less-switched", "--set", f"uncertainty.handover_rate={known / 2:g}") if known else ""
         first = [local, fewer_handed_over(run, by(lower, sum(seconds(run))))]
         further = "Or " + again[:1].lower() + again[1:] if again else None
-        return [step for step in (*first, further, last) if step]
+        return [step for step in (*first, further, not_foreign(run, outside, False)) if step]
     if not unknown_alone(run):
         return [more, last]
     found = run.summary.warnings if run.summary else ()

@@ -103,8 +103,10 @@ def local_only(run: RunFolder, by: Markup) -> Markup | None:
     text = Markup(
         "Where only classes that a silo has trained on can arrive, use the local models{}. Of own inputs they "
     )
-    text += Markup("are right for {}, this run's choice of models for {}{}.")
-    return text.format(by, percent(found.right), percent(found.chosen), cost)
+    text += Markup("are right for {}{}, this run's choice of models for {}{}.")
+    known = run.summary.models.get("local")
+    error = f" (ECE {decimal(known.pooled.ece)})" if known and known.pooled.ece is not None else ""
+    return text.format(by, percent(found.right), error, percent(found.chosen), cost)
 
 
 def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
@@ -119,7 +121,9 @@ def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
     text = "Where other classes can arrive, too, try to pass fewer own inputs to the global model: now it answers {}, "
     text += "and is right for {} of all own inputs, the local models for {}. Lower "
     text += "<code>uncertainty.handover_rate</code>{}; foreign inputs are then passed on "
-    return Markup(text + "less often, too.").format(percent(share), percent(right[0]), percent(right[1]), by)
+    return Markup(text + "less often, too, and local models answer more of them.").format(
+        percent(share), percent(right[0]), percent(right[1]), by
+    )
 
 
 def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:

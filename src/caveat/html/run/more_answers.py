@@ -37,7 +37,9 @@ def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
         if not found.guaranteed:
             return f"{text}." if high <= found.risk else ""
         rare = "" if high <= found.risk else ", if errors stay as rare as on these"
-        return f"{text} instead of {found.total:,}{rare} (more data, or a larger data.split.calibration)."
+        rows = sum(silo.n_train or 0 for silo in summary.silos)
+        known = f"more data: silos have {rows:,} training inputs" if found.enough - found.total > rows / 2 else ""
+        return f"{text} instead of {found.total:,}{rare} ({known or 'data.split.calibration'})."
     most = max((each for each, errors in points if errors <= found.risk), default=0.0)
     answered = round(share * inputs)
     text = f"at most {100 * found.risk:.6g} % of the most certain {percent(most)} are wrong, but " * bool(most)
