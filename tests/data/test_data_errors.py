@@ -225,7 +225,7 @@ def test_check_names_the_silo_that_cannot_train() -> None:
         (lambda: DataSettings(source="csv:a.csv"), "data.target is missing"),
         (lambda: DataSettings(target="ill"), "data.target = 'ill' is not used"),
         (lambda: Partition(alpha=0.5), "data.partition.alpha = 0.5 is not used by partition 'iid'"),
-        (lambda: Partition(scheme="dirichlet", per_silo=2), "data.partition.per_silo = 2 has no effect"),
+        (lambda: Partition(scheme="dirichlet", per_silo=2), "data.partition.per_silo = 2 is not used"),
         (lambda: Split(train=0.9, calibration=0.1), r"= 1.1, expected 1"),
         (lambda: Split(train=0.9), r"train \+ validation = 1, which leaves no samples for calibration"),
         (lambda: Split(calibration=0.95), r"calibration \+ validation = 1.05, which leaves no samples for train"),

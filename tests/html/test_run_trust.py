@@ -354,8 +354,8 @@ def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> Non
     assert [name for _, name in found[1]] == ["right", "wrong", "known to other silos only", "known to no silo"]
     assert "right: 90, 89 % of them up to 0.5 nats" in found[0].caption
     assert found[0].drawing.count('class="event"') == 1
-    assert "known to other silos only 100, 40 % of them" in found[0].caption
-    assert "known to no silo 100, 10 % of them" in found[0].caption
+    assert "known to other silos only: 100, 40 % of them" in found[0].caption
+    assert "known to no silo: 100, 10 % of them" in found[0].caption
 
 
 def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folded(tmp_path: Path) -> None:
