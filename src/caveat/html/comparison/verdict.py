@@ -82,7 +82,7 @@ def _leader(record: Comparison, setting: Setting) -> str:
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
     worse = _behind_in(record, setting, first.row) if ahead(pair) else ""
-    return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}{worse}"
+    return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{worse}{others}"
 
 
 def _behind_in(record: Comparison, setting: Setting, first: str) -> str:
