@@ -20,7 +20,7 @@ from torch import Tensor
 from caveat.core import Replies, Update
 from caveat.core.aggregation import BLOCK, RunningSums
 from caveat.engines.allocator import keep_freed_memory, use_huge_pages
-from caveat.engines.reply_collector import FEWEST
+from caveat.engines.sums_on_arrival import FEWEST
 
 UPDATES, PARAMETERS = 50, 11_000_000
 

@@ -58,7 +58,7 @@ WITHIN = {
         {"measurement_checks"},
         {"executor", "rounds", "flower_secure"},
         {"batched_executor"},
-        {"vectorization", "reply_collector"},
+        {"vectorization", "sums_on_arrival"},
         {"worker_process"},
         {"single_machine", "flower"},
     ),

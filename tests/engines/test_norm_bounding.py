@@ -16,10 +16,10 @@ from torch import nn
 
 from caveat.core import Data, Method, Payload, Round, SiloContext, State, Update
 from caveat.core.errors import Diverged
-from caveat.engines import norm_bounding, reply_collector
+from caveat.engines import norm_bounding, sums_on_arrival
 from caveat.engines.norm_bounding import NOTHING, TIMES, WINDOW, Admission, NormBound
-from caveat.engines.reply_collector import StreamingMean
 from caveat.engines.single_machine import SingleMachineEngine
+from caveat.engines.sums_on_arrival import StreamingMean
 from caveat.engines.vectorization import Vectorization
 from caveat.methods import SCAFFOLD, FedAvg, FedProto
 
@@ -81,8 +81,8 @@ def test_what_is_within_the_bound_has_the_bits_of_no_bound(method: Method, tmp_p
 def test_a_malicious_silo_moves_the_model_little_and_is_named_whoever_answers_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, kind: type[Liar]
 ) -> None:
-    monkeypatch.setattr(reply_collector, "TOGETHER", 1)
-    monkeypatch.setattr(reply_collector, "FEWEST", 2)
+    monkeypatch.setattr(sums_on_arrival, "TOGETHER", 1)
+    monkeypatch.setattr(sums_on_arrival, "FEWEST", 2)
     one = nine(Liar(rounds=3, training=ADAM), tmp_path / "one", 1, NormBound())
     other = nine(kind(rounds=3, training=ADAM), tmp_path / "other", workers, NormBound())
     assert_same(one.server, other.server)
@@ -250,10 +250,10 @@ def test_the_first_updates_by_name_are_waited_for_and_no_more() -> None:
     assert admission is not None
     counts = {f"silo-{k:03d}": 10 for k in range(200)}
     first = StreamingMean(counts, 1 << 40, 1, None, admission)
-    assert [len(group) for group in first.groups][:2] == [norm_bounding.BUFFERED, reply_collector.FEWEST]
+    assert [len(group) for group in first.groups][:2] == [norm_bounding.BUFFERED, sums_on_arrival.FEWEST]
     assert sum(map(len, first.groups)) == 200
     later = StreamingMean(counts, 1 << 40, 1, None)
-    assert len(later.groups[0]) == reply_collector.FEWEST
+    assert len(later.groups[0]) == sums_on_arrival.FEWEST
 
 
 @pytest.mark.parametrize("count", [65, 130])

@@ -17,8 +17,8 @@ import caveat
 from caveat.core import ConfigurationError, RunError
 from caveat.engines.flower import silo_app_of
 from caveat.federation.server.app import deliver
-from caveat.federation.server.log import status_of
 from caveat.federation.server.run import serve
+from caveat.federation.server.status import status_of
 from caveat.federation.silo.app import NodeHandler
 from caveat.files import read_ledger, read_payload
 from caveat.runs.joining import own_silos_of

@@ -16,8 +16,9 @@ from test_delivery import LATE, arrives, delivered, files
 
 import caveat
 from caveat.core import RunError
-from caveat.federation.server.log import logged, status_of
+from caveat.federation.server.log import logged
 from caveat.federation.server.run import serve
+from caveat.federation.server.status import status_of
 from caveat.files import read_ledger, read_run
 from caveat.files.schema import NO_PART
 

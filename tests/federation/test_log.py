@@ -16,7 +16,8 @@ from caveat.config import load
 from caveat.core import RunError
 from caveat.engines.flower import FlowerEngine
 from caveat.federation.server.app import server_app
-from caveat.federation.server.log import FAILED, lock_of, log_of, logged, status_of
+from caveat.federation.server.log import FAILED, lock_of, log_of, logged
+from caveat.federation.server.status import status_of
 from caveat.files import held
 
 

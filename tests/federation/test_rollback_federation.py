@@ -16,7 +16,8 @@ from html_page import Page
 from caveat.config import load
 from caveat.core import RunError
 from caveat.core.errors import Diverged
-from caveat.federation.server.log import lock_of, log_of, status_of
+from caveat.federation.server.log import lock_of, log_of
+from caveat.federation.server.status import status_of
 from caveat.files import held, read_ledger, read_payload
 from caveat.html.run.page import write_report
 

@@ -99,7 +99,7 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
     """
     with reported():
         from ..core.text import escaped
-        from ..federation.server.log import status_of
+        from ..federation.server.status import status_of
 
         for line in status_of(folder):
             typer.echo(escaped(line))

@@ -17,8 +17,8 @@ from .allocator import keep_freed_memory
 from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed
 from .norm_bounding import Admission
-from .reply_collector import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
 from .secure_sums import sums_alone, weights_of
+from .sums_on_arrival import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
 from .vectorization import Vectorization
 from .worker_process import Rebuild, SharedBuffer, Worker, WorkerQueue, as_order, can_fork, check_respawn
 

@@ -31,7 +31,7 @@ from ..files import StateLost
 from ..files.schema import KeptState, as_json
 from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed, SiloDiverged, SiloError
-from .reply_collector import BUFFERS, SummedPart, summed
+from .sums_on_arrival import BUFFERS, SummedPart, summed
 
 ALIGNED = 64
 """Alignment of tensors in bytes."""

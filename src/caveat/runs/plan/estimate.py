@@ -15,7 +15,7 @@ from ... import data
 from ...config import Config
 from ...core.devices import find_devices
 from ...core.settings import MAX_COUNT
-from ...engines.reply_collector import BUFFERS, FEWEST, TOGETHER
+from ...engines.sums_on_arrival import BUFFERS, FEWEST, TOGETHER
 from ..local_run import LocalRun
 from ..spec import RunSpec
 from ..start import check, local_run

@@ -15,10 +15,10 @@ from federations import ADAM, Failing, Federation, assert_same, silos
 
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, RunError, Silo, SiloContext, State, Update
 from caveat.core.aggregation import RunningSums
-from caveat.engines import reply_collector
+from caveat.engines import sums_on_arrival
 from caveat.engines.executor import SiloError
-from caveat.engines.reply_collector import BUFFERS, StreamingMean
 from caveat.engines.single_machine import SingleMachineEngine
+from caveat.engines.sums_on_arrival import BUFFERS, StreamingMean
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, Local
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Private
@@ -36,8 +36,8 @@ class KeptAll(FedAvg):
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two silos in a group, or twice as many as there are workers."""
-    monkeypatch.setattr(reply_collector, "TOGETHER", 1)
-    monkeypatch.setattr(reply_collector, "FEWEST", 2)
+    monkeypatch.setattr(sums_on_arrival, "TOGETHER", 1)
+    monkeypatch.setattr(sums_on_arrival, "FEWEST", 2)
 
 
 def nine(method: Method, folder: Path, workers: int) -> Federation:
@@ -94,8 +94,8 @@ def test_a_slow_silo_holds_up_those_that_memory_is_not_meant_for(
 
 
 def test_silos_are_asked_in_groups_that_fit_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_collector, "TOGETHER", 100)
-    monkeypatch.setattr(reply_collector, "FEWEST", 4)
+    monkeypatch.setattr(sums_on_arrival, "TOGETHER", 100)
+    monkeypatch.setattr(sums_on_arrival, "FEWEST", 4)
     names = [f"silo-{k:02}" for k in reversed(range(23))]
     counts = dict.fromkeys(names, 1)
 
