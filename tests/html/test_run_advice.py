@@ -88,6 +88,7 @@ def test_a_guarantee_that_answers_some_says_what_answers_more(tmp_path: Path) ->
         assert summary is not None
         assert summary.guarantee is not None
         some = summary.guarantee.model_copy(update={"guaranteed": True, "limit": 0.2, "coverage": 0.3, "total": 288})
+        rare += "; this allows for one error more, so fewer may suffice"
         told = f" To answer 70 % takes about 4,400 calibration inputs instead of 288{rare} (more data: "
         told += f"silos have {sum(silo.n_train or 0 for silo in summary.silos):,} training inputs)."
         assert to_answer_more(summary, some) == told

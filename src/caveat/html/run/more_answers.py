@@ -37,6 +37,7 @@ def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
         if not found.guaranteed:
             return f"{text}." if high <= found.risk else ""
         rare = "" if high <= found.risk else ", if errors stay as rare as on these"
+        rare += "; this allows for one error more, so fewer may suffice"
         rows = sum(silo.n_train or 0 for silo in summary.silos)
         known = f"more data: silos have {rows:,} training inputs" if found.enough - found.total > rows / 2 else ""
         return f"{text} instead of {found.total:,}{rare} ({known or 'data.split.calibration'})."
