@@ -284,10 +284,10 @@ def test_nobody_is_ahead_where_nothing_was_learned() -> None:
     found = with_majority(0.519, ditto=0.53, fedavg=0.52, local=0.50)
     said = verdict(found, found.columns[0])
     assert said.startswith(
-        "No method is shown to be better than always predicting each silo's most frequent class (51.9 %)"
+        "No method is shown to be better than always predicting each silo's most frequent training class (51.9 %)"
     )
     assert "ahead" not in said
-    assert "most frequent class" in Page(render(found)).text.partition("methods")[0]
+    assert "most frequent training class" in Page(render(found)).text.partition("methods")[0]
     assert next_steps(found)[0].startswith("Train for more rounds")
 
 

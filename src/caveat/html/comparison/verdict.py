@@ -149,7 +149,7 @@ def _elsewhere(record: Comparison, setting: Setting) -> str:
 
 
 WITHOUT = {
-    "classes": ("always predicting each silo's most frequent class", "the most frequent class"),
+    "classes": ("always predicting each silo's most frequent training class", "the most frequent class"),
     **dict.fromkeys(("quantity", "time"), ("predicting without inputs", "no inputs")),
 }
 """The baseline of each kind, in a sentence and in short."""

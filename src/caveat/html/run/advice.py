@@ -201,7 +201,7 @@ def shortfall(warning: WarningRecord, own: float | None = None) -> str:
 
 
 _SIMPLE = {
-    "below_majority": "always predicting a silo's most frequent class",
+    "below_majority": "always predicting a silo's most frequent training class",
     "below_reference": "a simple linear (ridge) model of each silo's own training inputs",
 }
 

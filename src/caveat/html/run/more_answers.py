@@ -36,11 +36,10 @@ def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
         text = f" To answer {100 * found.enough_share:.0f} % takes about {found.enough:,} calibration inputs"
         if not found.guaranteed:
             return f"{text}." if high <= found.risk else ""
-        rare = "" if high <= found.risk else ", if errors stay as rare as on these"
-        rare += "; this allows for one error more, so fewer may suffice"
+        counted = ", if there is one error more than among these; with as few, fewer suffice"
         rows = sum(silo.n_train or 0 for silo in summary.silos)
         known = f"more data: silos have {rows:,} training inputs" if found.enough - found.total > rows / 2 else ""
-        return f"{text} instead of {found.total:,}{rare} ({known or 'data.split.calibration'})."
+        return f"{text} instead of {found.total:,}{counted} ({known or 'data.split.calibration'})."
     most = max((each for each, errors in points if errors <= found.risk), default=0.0)
     answered = round(share * inputs)
     text = f"at most {100 * found.risk:.6g} % of the most certain {percent(most)} are wrong, but " * bool(most)

@@ -99,7 +99,7 @@ def _missed(run: RunFolder) -> str:
     return f"{said}{', by the most probable class rather than by thresholds' * (found.operating is not None)}."
 
 
-_MOST = "always predicting a silo's most frequent class"
+_MOST = "always predicting a silo's most frequent training class"
 
 
 def _right(of: str, known: Mapping[str, float | None], about: str = "") -> Markup:

@@ -69,7 +69,7 @@ def _open_table(run: RunFolder, top: Sequence[SiloRow], silos: int) -> Table | N
     caption = f"{which}, ordered by the upper end of the 95 % interval of their accuracy on their own {run.split} "
     caption += "inputs, lowest first"
     if any(row.of.majority and row.of.majority.share >= _least(top) for row in top):
-        caption += "; a tick marks the accuracy of always predicting the most frequent class"
+        caption += "; a tick marks the accuracy of always predicting the most frequent training class"
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
         caption += ". A triangle marks what a silo's own test inputs show beyond chance"
