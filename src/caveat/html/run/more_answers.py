@@ -25,7 +25,7 @@ def tested_level(found: GuaranteeRecord) -> float:
 
 def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
     """Return how many calibration inputs answer more if test errors at this share are fewer than allowed beyond chance,
-    that these are too many if they are more, or else nothing."""
+    that these are too many if they are more, or else nothing; nothing if silos have fewer inputs."""
     curve, inputs = summary.risk_coverage, sum(silo.n_test or 0 for silo in summary.silos)
     if not (found.enough and curve and curve.risk and inputs) or found.enough_share <= (found.coverage or 0.0):
         return ""
@@ -37,9 +37,9 @@ def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
         if not found.guaranteed:
             return f"{text}." if high <= found.risk else ""
         counted = ", if there is one error more than among these; with as few, fewer suffice"
-        rows = sum(silo.n_train or 0 for silo in summary.silos)
-        known = f"more data: silos have {rows:,} training inputs" if found.enough - found.total > rows / 2 else ""
-        return f"{text} instead of {found.total:,}{counted} ({known or 'data.split.calibration'})."
+        if found.enough - found.total > sum(silo.n_train or 0 for silo in summary.silos):
+            return ""  # no split gives as many
+        return f"{text} instead of {found.total:,}{counted} (data.split.calibration)."
     most = max((each for each, errors in points if errors <= found.risk), default=0.0)
     answered = round(share * inputs)
     text = f"at most {100 * found.risk:.6g} % of the most certain {percent(most)} are wrong, but " * bool(most)

@@ -140,24 +140,26 @@ _FEW_MISSED = 0.05
 
 
 def missed_at(run: RunFolder, where: Sequence[str]) -> str:
-    """Return how many inputs of the positive class some silos miss, and how many of these raise no alarm at least, by
-    the numbers of both; empty for a run without a positive class, or if they miss few."""
+    """Return how many inputs of the positive class some silos miss, and how many inputs raise an alarm there if these
+    are fewer than the missed ones; empty for a run without a positive class, or if they miss few."""
     names, found = (run.summary.classes, run.summary.classification) if run.summary else (None, None)
     if found is None or not names or len(names) != 2 or found.positive not in names:
         return ""
-    k, counts, unnoticed = names.index(found.positive), dict[str, tuple[int, int]](), 0
+    k, counts, alarms = names.index(found.positive), dict[str, tuple[int, int]](), list[tuple[int, int]]()
     for silo in (silo for silo in run.silos if silo.name in where):
         confusion = (silo.classification.confusion if silo.classification else None) or [[0, 0], [0, 0]]
         missed = confusion[k][1 - k]
         counts[silo.name] = missed, sum(confusion[k])
-        alarms = 1.0 if silo.test.alarms is None else silo.test.alarms
-        unnoticed += max(0, missed - round(alarms * (silo.n_test or 0)))
+        if silo.test.alarms is not None and silo.n_test:
+            alarms.append((round(silo.test.alarms * silo.n_test), silo.n_test))
     missed, of = (sum(each) for each in zip(*counts.values(), strict=True))
     if missed <= _FEW_MISSED * of:
         return ""
     alone = len(counts) == 1 or len(counts) > MOST_NAMED
     told = joined([f"{n:,} of {total:,}" for n, total in ([(missed, of)] if alone else counts.values())])
-    least = f", at least {unnoticed:,} of these without {ALARM_MARKS}" if unnoticed else ""
+    raised, inputs = (sum(each) for each in zip((0, 0), *alarms, strict=True))
+    few = len(alarms) == len(counts) and raised < missed
+    least = f"; of all {inputs:,} test inputs there, {raised:,} raise {ALARM_MARKS}" if few else ""
     by = "by its most probable class, " * (found.operating is not None)  # sensitivity is at thresholds
     return f"{by}it misses {told} inputs of class {found.positive!r}{least}"
 
