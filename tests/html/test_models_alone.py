@@ -20,6 +20,11 @@ def test_the_accuracy_of_each_model_is_the_mean_over_runs() -> None:
     assert found == {"ditto": told}
 
 
+def test_a_method_that_answers_with_one_of_its_models_is_not_named() -> None:
+    runs = [summary("always", **{"local": 0.6, "global": 0.8})]
+    assert models_alone({("", "ditto"): runs}, "") == {}
+
+
 def test_models_without_accuracy_are_named_without_it() -> None:
     runs = [summary("blend", **{"local": None, "global": None})]
     assert models_alone({("", "ditto"): runs}, "") == {

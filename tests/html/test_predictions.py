@@ -405,7 +405,7 @@ def test_labels_that_the_report_allows_only_beside_a_person_are_never_left_to_th
                     f"the silo's own inputs). {first}")  # fmt: skip
     assert found.decides == ["person"] * INPUTS
     data, person, use = steps(found)
-    assert data == check
+    assert data == f"{check} After a new run, predict this file with it."
     alarm = "3 with an alarm (typicality of at most 0.05)"
     assert person == f"Have a person decide 3 inputs without the model's label: {alarm}."
     rate = "13.1 %, 95 % interval 6.8 % to 23.8 %"
@@ -549,3 +549,5 @@ def test_inputs_equal_to_training_inputs_are_told(copies: int, told: bool) -> No
     )
     rounded = made(3, uncertainty={"novel": distances}, nearness=torch.full_like(distances, 0.5))
     assert not [line for line in verdicts(rounded) if "equal to a training input" in line.text]
+    codewords = replace(found, features="codewords")  # which many inputs share
+    assert not [line for line in verdicts(codewords) if "equal to a training input" in line.text]

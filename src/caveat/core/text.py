@@ -192,4 +192,4 @@ def short_source(source: str) -> str:
 
 def _first_file(source: str) -> str:
     first, *more = source.partition(":")[2].split(",")
-    return f"{first} and {len(more):,} more {'file' if len(more) == 1 else 'files'}" if more else source
+    return f"{first} and {plural(len(more), 'more file')}" if more else source

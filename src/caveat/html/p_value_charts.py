@@ -5,7 +5,6 @@ from collections import Counter
 from itertools import accumulate
 
 from ..core.text import percent_tick, plural, tick
-from ..uncertainty import novelty
 from . import svg
 from .predicted_inputs import PredictedInputs
 from .svg import Chart
@@ -15,8 +14,6 @@ SCORES = {
     "nearness": "distance from the silo's nearest training input",
     "sureness": "uncertainty of the prediction",
 }
-_FEW_EQUAL = 2
-"""Number of inputs up to which equal distances may be rounded ones."""
 _MOST_POINTS = 400
 """Maximum number of points of a chart by row."""
 
@@ -103,13 +100,3 @@ def alone(found: PredictedInputs) -> str:
         return ""
     told = f" Of these inputs, {low[most]:,} have a low p-value of {most} alone (at most {rate:g}), and {alarms:,} a "
     return f"{told}low typicality, which is corrected for {len(low)} scores."
-
-
-def equal_to_training(found: PredictedInputs) -> int:
-    """Return how many inputs have the features of a training input, if this is more than a tenth: they share the lowest
-    distance to the nearest training input, which distinct features have by chance only if it is rounded."""
-    novel, nearness = found.prediction.uncertainty.get(novelty.SCORE), found.prediction.nearness
-    if novel is None or nearness is None or not len(novel):
-        return 0
-    lowest = int(((novel == novel.min()) & (nearness == 1)).sum())
-    return lowest if lowest > max(_FEW_EQUAL, len(novel) / 10) else 0

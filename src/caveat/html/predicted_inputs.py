@@ -13,10 +13,13 @@ from torch import Tensor
 
 from ..core import Decision, Prediction, Reason
 from ..core.text import plain
+from ..uncertainty import novelty
 from ..uncertainty.statistical_tests import beta_binomial_tail, change_test
 
 LEVEL = 0.01
 """Level of the tests of all inputs together."""
+_FEW_EQUAL = 2
+"""Number of inputs up to which equal distances may be rounded ones."""
 NEAR = 0.2
 """Difference of two probabilities below which a label is nearly undecided: below 60 % of two classes."""
 
@@ -103,6 +106,17 @@ class PredictedInputs:
     """Columns of which most values are missing in the calibration rows of the `namesake` that the run keeps."""
     own_images: bool = False
     """Whether the run's report shows images of the silo."""
+
+    @property
+    def equal_to_training(self) -> int:
+        """The number of inputs with the features of a training input, if this is more than a tenth; 0 for codewords,
+        which many inputs share. These inputs have the lowest distance to the nearest training input, which inputs with
+        distinct features have only by rounding."""
+        novel, nearness = self.prediction.uncertainty.get(novelty.SCORE), self.prediction.nearness
+        if novel is None or nearness is None or not len(novel) or self.features == "codewords":
+            return 0
+        lowest = int(((novel == novel.min()) & (nearness == 1)).sum())
+        return lowest if lowest > max(_FEW_EQUAL, len(novel) / 10) else 0
 
     @cached_property
     def reasons(self) -> list[Reason]:

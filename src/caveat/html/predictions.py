@@ -13,7 +13,7 @@ from ..core.text import equation, joined, listed, percent, plain, plural
 from ..uncertainty.statistical_tests import wilson
 from . import templates
 from .commands import changed, code, option_of
-from .p_value_charts import SCORES, alone, by_row, curve, equal, equal_to_training, scores
+from .p_value_charts import SCORES, alone, by_row, curve, equal, scores
 from .predicted_inputs import PredictedInputs
 from .predicted_tables import WHY, answers, first, inputs, shifted, strangest, surest, tied
 from .templates import Statement, worst_first
@@ -150,7 +150,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     if found.unlike:
         told = listed(found.unlike, _MOST_NOTES)
         lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
-    if copies := equal_to_training(found):
+    if copies := found.equal_to_training:
         text = f"{copies:,} of {plural(n, 'input')} are (nearly) equal to a training input of the silo, in the "
         text += (
             "features that the model predicts from: if they are copies of it, these predictions say nothing about new "
@@ -185,8 +185,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     n, doubtful = len(found.prediction), sum(found.referred)
     steps, refused = list[Markup | str](), found.advised.against or found.all_unlike
     if found.advised.check and not refused:
-        again = " Then predict this file with the new run." * ("repeat the run" in found.advised.check)
-        steps.append(Markup("{}{}").format(found.advised.check, again))
+        steps.append(Markup("{} After a new run, predict this file with it.").format(found.advised.check))
     checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
     seen = f' (the run\'s report has some: "Examples of test inputs", {plain(found.silo)})' * found.own_images

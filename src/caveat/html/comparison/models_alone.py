@@ -6,8 +6,10 @@ from statistics import fmean
 from ...core.text import joined, percent
 from ...files.schema import Summary
 
-ALONE = ("local", "global")
+MODELS = ("local", "global")
 """Models of a silo that can predict alone, by their names in summary.json."""
+ONE_MODEL = "always"
+"""The policy that answers with one of the models, also if others are evaluated."""
 Summaries = Mapping[tuple[str, str], Sequence[Summary]]
 """Of the finished runs, by the names of a setting and a method."""
 
@@ -21,8 +23,8 @@ def models_alone(summaries: Summaries, setting: str) -> dict[str, str]:
 
 def _told(name: str, runs: Sequence[Summary]) -> str:
     policies = {run.policy.name for run in runs}
-    models = [model for model in ALONE if all(model in run.models for run in runs)]
-    if len(policies) != 1 or len(models) < 2:
+    models = [model for model in MODELS if all(model in run.models for run in runs)]
+    if len(policies) != 1 or ONE_MODEL in policies or len(models) < 2:
         return ""
     alone = [[run.models[model].mean.accuracy for run in runs] for model in models]
     known = [percent(fmean(values)) for each in alone if len(values := [v for v in each if v is not None]) == len(runs)]

@@ -33,13 +33,17 @@ def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
     share, risk = next((each for each in points if each[0] >= found.enough_share), points[-1])
     low, high = score_interval(risk, share * inputs)
     if low <= found.risk:
-        text = f" To answer {100 * found.enough_share:.0f} % takes about {found.enough:,} calibration inputs"
+        text, needed = (
+            f" To answer {100 * found.enough_share:.0f} % takes",
+            f"about {found.enough:,} calibration inputs",
+        )
         if not found.guaranteed:
-            return f"{text}." if high <= found.risk else ""
-        counted = ", if there is one error more than among these; with as few, fewer suffice"
+            return f"{text} {needed}." if high <= found.risk else ""
         if found.enough - found.total > sum(silo.n_train or 0 for silo in summary.silos):
             return ""  # no split gives as many
-        return f"{text} instead of {found.total:,}{counted} (data.split.calibration)."
+        # one error more than found is assumed
+        rare = "if errors stay as rare as on these"
+        return f"{text} at most {needed} instead of {found.total:,} {rare} (data.split.calibration)."
     most = max((each for each, errors in points if errors <= found.risk), default=0.0)
     answered = round(share * inputs)
     text = f"at most {100 * found.risk:.6g} % of the most certain {percent(most)} are wrong, but " * bool(most)
