@@ -19,11 +19,12 @@ from caveat.core import ConfigurationError, DataError, DataWarning, Refused, Sil
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.build import load
 from caveat.data.groups import numbered, times, unit_labels, whole_groups
+from caveat.data.held_out_again import HeldOut, again_held_out, contents, keyed
 from caveat.data.raw_samples import Pool
 from caveat.data.settings import DataSettings, Partition
 from caveat.data.silo_collection import Silos
 from caveat.data.sources import read_silo
-from caveat.data.splits import NAMES, HeldOut, again_held_out, contents, keyed
+from caveat.data.splits import NAMES
 from caveat.data.survey import survey
 from caveat.data.tables.dictionary import OwnColumn
 from caveat.data.tables.warnings import named_like_id

@@ -13,10 +13,11 @@ import pytest
 from caveat.core import ConfigurationError
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.build import load
+from caveat.data.held_out_again import HeldOut, again_held_out, contents, keyed
 from caveat.data.raw_samples import Pool
 from caveat.data.settings import DataSettings
 from caveat.data.sources import read_silo
-from caveat.data.splits import PROTECTED, HeldOut, Splits, again_held_out, contents, keyed
+from caveat.data.splits import PROTECTED, Splits
 
 KEY = b"k"
 

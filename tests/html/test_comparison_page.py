@@ -26,7 +26,8 @@ from caveat.files.schema import ComparedRun, Comparison, ContrastRecord, Interva
 from caveat.html.comparison import advice
 from caveat.html.comparison.budgets import others, unequal_budgets
 from caveat.html.comparison.by_domain import _p
-from caveat.html.comparison.page import cost_plane, differences, headline, render
+from caveat.html.comparison.figures import cost_plane, differences, headline
+from caveat.html.comparison.page import render
 from caveat.html.comparison.plots import course
 from caveat.html.comparison.tables import main_table, metric_table, place_table, run_table, tuning_table
 from caveat.html.comparison.verdict import _elsewhere, state, verdict, winner

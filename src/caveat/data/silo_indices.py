@@ -9,11 +9,12 @@ import numpy as np
 from ..core import ConfigurationError, DataError, SiloId, check_silo_name, key
 from ..core.errors import one_of
 from ..core.text import plural
+from .equal_rows import together
 from .groups import check_groups, one_per_group, own_parts, samples_of, unit_count, unit_labels, unit_times
 from .partitions import deal, partition
 from .raw_samples import Index, LabelArray, Pool
 from .settings import DataSettings, Partition
-from .splits import Rearrange, Splits, development_splits, reserve_test, together
+from .splits import Rearrange, Splits, development_splits, reserve_test
 
 
 class Domain(NamedTuple):

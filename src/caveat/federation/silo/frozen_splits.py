@@ -21,9 +21,10 @@ from ...core.silo import SPLITS
 from ...core.text import escaped
 from ...data import DataSettings
 from ...data.agreement import OwnSilos
+from ...data.equal_rows import apart
+from ...data.held_out_again import HASH, contents, keyed
 from ...data.raw_samples import Array, Pool
 from ...data.sources import read_silo, silo_files
-from ...data.splits import HASH, apart, contents, keyed
 from ...files import (
     check_file,
     privately,

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ...core import DataError
 from ...data import DataSettings
+from ...data.held_out_again import HeldOut, again_held_out, contents, keyed
 from ...data.raw_samples import Pool
-from ...data.splits import HeldOut, Rearrange, Splits, again_held_out, contents, keyed
+from ...data.splits import Rearrange, Splits
 from ...files import privately, record_of, write_record
 from ...files.schema import SCHEMA, HeldOutFile, HeldOutRows
 
