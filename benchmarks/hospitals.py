@@ -26,7 +26,7 @@ from caveat import data, metrics
 from caveat.analysis.statistics import SeedDifferences, Values, estimate, interval
 from caveat.config import Config, load
 from caveat.core import Method, Tensors
-from caveat.data.tables.dictionary import LabelCode
+from caveat.data.tables.declarations import LabelCode
 from caveat.nn.models import ModelSettings
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals"

@@ -16,7 +16,7 @@ from pathlib import Path
 from wrapped import wrapped
 
 from caveat.analysis import reproduced_tables
-from caveat.analysis.compare.table_files import about, contrasts, measured
+from caveat.analysis.compare.result_tables import about, contrasts, measured
 from caveat.analysis.reproduced_tables import PaperTable
 from caveat.files import read_comparison
 from caveat.files.schema import Comparison, TuningReport

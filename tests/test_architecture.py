@@ -42,7 +42,7 @@ NEEDED = {
 WITHIN = {
     "html": (
         {"svg", "templates", "commands", "predicted_inputs"},
-        {"audit_charts", "diagrams", "p_value_charts", "predicted_tables"},
+        {"audit_data_fractions", "diagrams", "p_value_charts", "predicted_tables"},
         {"run", "comparison", "audit", "watch", "predictions"},
     ),
     "engines": (

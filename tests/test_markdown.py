@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from caveat.analysis import reproduced_tables
 from caveat.analysis.compare.grid import Grid
-from caveat.analysis.compare.table_files import markdown
+from caveat.analysis.compare.result_tables import markdown
 from caveat.cli.main import app
 from caveat.core import ConfigurationError
 from caveat.files import read_comparison

@@ -26,7 +26,7 @@ from caveat.analysis.audit.seed_statistics import (
 from caveat.core import Prediction
 from caveat.core.text import MINUS
 from caveat.files.schema import Summary
-from caveat.html.audit_charts import sweep_chart
+from caveat.html.audit_data_fractions import sweep_chart
 from caveat.uncertainty import dirichlet, entropy
 
 SEEDS = (0, 1, 2)

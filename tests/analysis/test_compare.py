@@ -26,8 +26,8 @@ from caveat.analysis.compare.build_record import comparison_of
 from caveat.analysis.compare.compared_run import FinishedRun, looked_up
 from caveat.analysis.compare.folder import ComparisonFolder
 from caveat.analysis.compare.grid import Grid, PlannedRun, asked, slug, swept
+from caveat.analysis.compare.result_tables import markdown
 from caveat.analysis.compare.runner import compare, grid_of, opened, write
-from caveat.analysis.compare.table_files import markdown
 from caveat.analysis.compare.tuning import KILLED
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caveat.analysis.compare.table_files import markdown, per_run
+from caveat.analysis.compare.result_tables import markdown, per_run
 from caveat.files.schema import Comparison, Measure
 from caveat.html.comparison.verdict import winner
 

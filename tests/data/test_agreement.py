@@ -21,7 +21,7 @@ from caveat.data.settings import DataSettings, Normalize, OodSettings, Split
 from caveat.data.shared_schema import DataSchema, SharedSchema
 from caveat.data.silo_collection import Silos
 from caveat.data.splits import hashes
-from caveat.data.tables.dictionary import LabelCode, OwnColumn
+from caveat.data.tables.declarations import LabelCode, OwnColumn
 
 
 def wired(value: Any) -> Any:

@@ -26,7 +26,7 @@ from caveat.data.silo_collection import Silos
 from caveat.data.sources import read_silo
 from caveat.data.splits import NAMES
 from caveat.data.survey import survey
-from caveat.data.tables.dictionary import OwnColumn
+from caveat.data.tables.declarations import OwnColumn
 from caveat.data.tables.warnings import named_like_id
 from caveat.uncertainty import familiarity, typicality
 from caveat.uncertainty.histograms import histogram

@@ -17,7 +17,7 @@ from caveat.core import ConfigurationError, DataError, DataWarning
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.new_inputs import labeled_inputs
 from caveat.data.settings import DataSettings
-from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, OwnFile
+from caveat.data.tables.declarations import DictionaryColumn, LabelCode, OwnColumn, OwnFile
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.runs.stored_preparation import as_record, from_record
 

@@ -13,7 +13,7 @@ from caveat.core import ConfigurationError, DataError, Refused
 from caveat.data.setting_lines import advised
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source, rows_of
-from caveat.data.tables.dictionary import Declared, DictionaryColumn, LabelCode
+from caveat.data.tables.declarations import Declared, DictionaryColumn, LabelCode
 from caveat.data.tables.files import read_sheet
 from caveat.data.tables.harmonize import declared_labels
 from caveat.data.tables.reading_settings import CsvFormat, Reading, TableColumn

@@ -10,7 +10,7 @@ from hospitals import Federation
 
 from caveat.config import load
 from caveat.core import DataError, RunError
-from caveat.data.tables.dictionary import OwnColumn
+from caveat.data.tables.declarations import OwnColumn
 from caveat.federation.request_terms import Terms
 from caveat.federation.silo import member as member_module
 from caveat.federation.silo.member import SiloSide

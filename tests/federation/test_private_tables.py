@@ -18,7 +18,7 @@ from caveat.core import ConfigurationError, DataError, Refused, RunError
 from caveat.core.silo import SiloInfo
 from caveat.data.agreement import shared_schema
 from caveat.data.shared_schema import DataSchema
-from caveat.data.tables.dictionary import DictionaryColumn
+from caveat.data.tables.declarations import DictionaryColumn
 from caveat.federation.request_terms import Terms
 from caveat.federation.server.agreement import unlike_others
 from caveat.federation.silo.app import without_details

@@ -9,7 +9,7 @@ import numpy as np
 
 import caveat
 from caveat import Run, Uncertainty
-from caveat.data.tables.dictionary import DictionaryColumn
+from caveat.data.tables.declarations import DictionaryColumn
 
 MLP = caveat.ModelSettings(name="mlp", width=8, features=6, hidden=8)
 QUICK = caveat.Training(local_epochs=1, batch_size=16, lr=0.01)

@@ -17,7 +17,7 @@ from caveat.data.checks import check_usual
 from caveat.data.setting_lines import ASSIGNED
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source
-from caveat.data.tables.dictionary import as_lists
+from caveat.data.tables.declarations import as_lists
 
 NAN = float("nan")
 Cells = Sequence[object]

@@ -22,7 +22,7 @@ from caveat.html.audit import (
     sentence,
     verdicts,
 )
-from caveat.html.audit_charts import sweep_figure
+from caveat.html.audit_data_fractions import sweep_figure
 from caveat.uncertainty.statistical_tests import seeds_needed
 
 _MEANWHILE = (

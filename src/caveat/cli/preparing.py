@@ -23,7 +23,7 @@ from ..core.text import cut, duration, plural, size
 from . import console, options
 
 if TYPE_CHECKING:
-    from ..data.tables.dictionary import DictionaryColumn
+    from ..data.tables.declarations import DictionaryColumn
     from ..federation.silo.start_checks import JoiningCheck
     from ..runs.plan.estimate import MethodCost, Needs, PhaseCost, Plan, Span
 

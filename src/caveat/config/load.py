@@ -15,7 +15,7 @@ from ..core.errors import cut, one_of, short_repr
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
 from ..data.sources import JOIN
 from ..data.sources.base import locate
-from ..data.tables.dictionary import DictionaryColumn, as_lists
+from ..data.tables.declarations import DictionaryColumn, as_lists
 from ..methods import METHODS
 from ..recipes import DEFAULT, FOLDER, recipe_file, recipes
 from ..wrappers.uncertainty_settings import OWNERS

@@ -16,7 +16,7 @@ import tomlkit.exceptions
 from ..core import ConfigurationError, ConfigurationErrors
 from ..core.errors import cut, short_repr
 from ..core.settings import KeyPath, Problem, dotted, help_of, unreadable
-from ..data.tables.dictionary import DictionaryColumn
+from ..data.tables.declarations import DictionaryColumn
 from ..methods import METHODS
 from .settings import Config, MethodSettings, method_class
 

@@ -15,7 +15,7 @@ from .splits import hashes, splits_record
 from .subgroups import Subgrouping
 from .survey import survey
 from .user_data import from_arrays, from_datasets, rotated
-from .user_tables import from_files, from_frames
+from .user_files import from_files, from_frames
 
 __all__ = [
     "Data",

@@ -32,7 +32,7 @@ from .sources.image_folders import common_format
 from .splits import Rearrange
 from .tables.cell_formats import one_spelling, variants
 from .tables.column_refusals import TELLING
-from .tables.dictionary import LabelCode, OwnColumn
+from .tables.declarations import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
 from .tables.reading_settings import TableColumn
 

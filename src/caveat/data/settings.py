@@ -12,7 +12,7 @@ from .quantities import check_predict
 from .raw_samples import Kind
 from .sources import HELP, SOURCES, parsed
 from .subgroups import Subgrouping
-from .tables.dictionary import (
+from .tables.declarations import (
     Decimal,
     Declared,
     DictionaryColumn,

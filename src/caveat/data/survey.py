@@ -25,7 +25,7 @@ from .tables.files import Sheet, missing, read_sheets
 from .tables.harmonize import Refusals, check_same_columns, surveyed_sheets
 from .tables.reading_settings import NUMERIC, Reading, TableColumn
 from .tables.warnings import marks_of, missing_marks, named_like_id, without
-from .user_tables import table_settings
+from .user_files import table_settings
 
 
 def survey(source: str, target: str | None = None, silo_column: str | None = None, **declared: Any) -> dict[str, Any]:

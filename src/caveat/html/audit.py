@@ -1,20 +1,20 @@
 """The audit's page: findings, a chart over fractions of the data, and tables."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from markupsafe import Markup
 
 from ..core.text import apart, equation, initial, joined, minus, more_seeds, percent, plural, tick
-from ..files.schema import AuditFile, Finding
+from ..files.schema import AuditFile, Finding, FusedCopies
 from ..uncertainty.statistical_tests import MOST_SEEDS, seeds_needed, student_quantile
 from . import templates
-from .audit_charts import Rows, fusion_table, legend, means_by_size, sweep_figure, sweep_table
+from .audit_data_fractions import Rows, legend, means_by_size, sweep_figure, sweep_table
 from .commands import changed, option_of
 from .diagrams import Dot, dot_plot, dots, lay_out, named
 from .svg import Chart, group, line, rect, ticks, written
-from .templates import Statement
+from .templates import Statement, Table, column, table
 
 _TEMPLATE = "audit.html.j2"
 
@@ -360,3 +360,17 @@ def fraction(share: float) -> str:
     """Return a fraction as 1/4 if a denominator up to 1000 is exact, otherwise in decimals."""
     near = Fraction(share).limit_denominator(1000)
     return str(near) if float(near) == share else f"{share:g}"
+
+
+def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table | None:
+    """Return a row per number of copies, two columns per rule: means over silos and seeds."""
+    if not fusion:
+        return None
+    copies = [row.copies for row in next(iter(fusion.values()))[0]]
+    columns = [column("copies", (f"{count:.0f}" for count in copies))]
+    for rule, by_seed in fusion.items():
+        for name in ("vacuity", "confidence"):
+            means = [sum(getattr(rows[i], name) for rows in by_seed) / len(by_seed) for i in range(len(copies))]
+            columns.append(column(f"{name}, {rule}", (f"{mean:.3g}" for mean in means)))
+    caption = "Means over the test inputs of runs with all data: a rule that recognizes copies changes neither "
+    return table(columns, f"{caption}are.")

@@ -18,8 +18,8 @@ from .base import BaseRun
 from .callbacks import ProgressWithCallbacks, settings_of
 from .progress import Progress
 from .recorder import Recorder
-from .result_warnings import norms_of, say_unbounded
 from .summary import check_vectorized, not_batched
+from .unusual_updates import norms_of, say_unbounded
 
 logger = logging.getLogger(__name__)
 

@@ -43,8 +43,9 @@ from ..wrappers.base import find
 from ..wrappers.privacy import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .result_warnings import RunResult, largest_part, noted_rows, result_warnings, rollback_advice
+from .result_warnings import RunResult, result_warnings
 from .summary import count, infos_of, measured_in, rows, summarize
+from .unusual_updates import largest_part, noted_rows, rollback_advice
 
 logger = logging.getLogger(__name__)
 SPLITS = ("validation", "test")

@@ -23,7 +23,7 @@ from ..data.series_standardization import Scaling
 from ..data.silo_collection import SiloNames
 from ..data.sources.image_folders import ImageFormat
 from ..data.subgroups import Subgroups
-from ..data.tables.dictionary import NOTHING, Declared
+from ..data.tables.declarations import NOTHING, Declared
 from ..data.tables.drift_reference import NO_REFERENCE, ColumnReference, Reference
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.reading_settings import CsvFormat, TableColumn

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.quantity import Quantity, restored
 from ..data.sources.tables import rows_of
-from ..data.tables.dictionary import Declared, DictionaryColumn
+from ..data.tables.declarations import Declared, DictionaryColumn
 from ..data.tables.drift_reference import NO_REFERENCE
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.frames import Columns, FrameSheet

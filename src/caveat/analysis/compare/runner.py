@@ -30,7 +30,7 @@ from .compared_run import inputs_file
 from .folder import ComparisonFolder
 from .grid import Grid, PlannedRun
 from .per_input import write_inputs
-from .table_files import markdown, per_run
+from .result_tables import markdown, per_run
 from .tuning import KILLED
 
 KEPT = 2

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core import Reason
-from .dictionary import DictionaryColumn
+from .declarations import DictionaryColumn
 from .reading_settings import TableColumn
 
 FORBIDDEN = 1

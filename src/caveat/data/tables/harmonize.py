@@ -8,7 +8,7 @@ from ..raw_samples import shown
 from ..setting_lines import assignment
 from .cell_formats import PLAIN, CellFormat, number, same_value
 from .column_refusals import MOST_ADVISED
-from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
+from .declarations import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import ChangedSheet, Sheet, missing
 from .reading_settings import CsvFormat
 

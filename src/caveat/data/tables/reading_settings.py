@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from .dictionary import NOTHING, Declared
+from .declarations import NOTHING, Declared
 
 Entry = TypeVar("Entry")
 

@@ -15,7 +15,7 @@ from ...data.raw_samples import Pool
 from ...data.shared_schema import SharedSchema
 from ...data.sources import read_silo
 from ...data.splits import Rearrange
-from ...data.tables.dictionary import NOTHING
+from ...data.tables.declarations import NOTHING
 from ...files.schema import DataFile
 from ..refusals import check_usable
 from ..request_terms import Terms

@@ -22,7 +22,7 @@ from ...data import Silos
 from ...data.agreement import own_schema, shared_schema
 from ...data.quantities import fitted, kind_of, summed
 from ...data.shared_schema import DataSchema
-from ...data.tables.dictionary import LabelCode, OwnColumn
+from ...data.tables.declarations import LabelCode, OwnColumn
 from ...data.tables.reading_settings import NUMERIC
 from ...engines.executor import Executor
 from ...engines.flower_messages import NEVER, Order, Words

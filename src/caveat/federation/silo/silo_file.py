@@ -28,7 +28,7 @@ from ...core.text import plural
 from ...data import DataSettings
 from ...data.agreement import own_settings
 from ...data.shared_schema import reason
-from ...data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, as_lists
+from ...data.tables.declarations import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ...engines.flower_messages import Order
 from ...files import close_to_others, read_ledger
 from ...runs.spec import spec_of

@@ -17,7 +17,7 @@ from ...core import CaveatError, ConfigurationError, DataError, DataWarning
 from ...data import DataSettings, survey
 from ...data.tables.cell_formats import number
 from ...data.tables.column_refusals import TELLING
-from ...data.tables.dictionary import DictionaryColumn
+from ...data.tables.declarations import DictionaryColumn
 from ...training.fit import Training
 from ...uncertainty.typicality import least
 from ..keys import private_key_in

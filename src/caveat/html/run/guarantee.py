@@ -9,7 +9,7 @@ from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, GuaranteeRecord, Metrics, SiloRecord, Stream, Summary
 from ...uncertainty.statistical_tests import binomial_tail, score_interval
 from ..templates import Cell, Table, column, table, words
-from .more_answers import stated, to_answer_more
+from .more_answers import to_answer_more
 
 _LEVEL = 0.05
 
@@ -326,3 +326,21 @@ def wrong_among(found: Kept | None) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{percent(part / whole)} ({part:,} of {whole:,})" if whole else "none"
+
+
+def stated(found: GuaranteeRecord) -> str:
+    """Return a guarantee in words, with the level at which its share was tested if that is stricter."""
+    if found.limit is not None or not found.needed or (level := tested_level(found)) == 1 - found.confidence_level:
+        return found.statement
+    text = " (several shares are tested, this one at {} confidence: at most {:.3g} % errors)"
+    return found.statement + text.format(percent(1 - level), 100 * (found.upper or 0.0))
+
+
+def tested_level(found: GuaranteeRecord) -> float:
+    """Return the level at which the share was tested, which is the one that has its bound on errors; the guarantee's
+    own without a bound, or if both are about equal."""
+    own = 1 - found.confidence_level
+    if found.upper is None or not found.answered:
+        return own
+    level = 1 - binomial_tail(found.errors + 1, found.answered, found.upper)
+    return level if level < 0.99 * own else own

@@ -1,26 +1,8 @@
-"""A guarantee in words, and what it takes to answer more inputs, as far as test inputs support it."""
+"""What it takes to answer more inputs under a guarantee, as far as test inputs support it."""
 
 from ...core.text import percent
 from ...files.schema import GuaranteeRecord, Summary
-from ...uncertainty.statistical_tests import binomial_tail, score_interval
-
-
-def stated(found: GuaranteeRecord) -> str:
-    """Return a guarantee in words, with the level at which its share was tested if that is stricter."""
-    if found.limit is not None or not found.needed or (level := tested_level(found)) == 1 - found.confidence_level:
-        return found.statement
-    text = " (several shares are tested, this one at {} confidence: at most {:.3g} % errors)"
-    return found.statement + text.format(percent(1 - level), 100 * (found.upper or 0.0))
-
-
-def tested_level(found: GuaranteeRecord) -> float:
-    """Return the level at which the share was tested, which is the one that has its bound on errors; the guarantee's
-    own without a bound, or if both are about equal."""
-    own = 1 - found.confidence_level
-    if found.upper is None or not found.answered:
-        return own
-    level = 1 - binomial_tail(found.errors + 1, found.answered, found.upper)
-    return level if level < 0.99 * own else own
+from ...uncertainty.statistical_tests import score_interval
 
 
 def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:

@@ -6,9 +6,8 @@ from ...core.text import listed, percent
 from ...files import RunFolder
 from ...uncertainty.selective_risk import answers_needed
 from .classification import too_few
-from .guarantee import kept
+from .guarantee import kept, tested_level
 from .incidents import varied
-from .more_answers import tested_level
 from .rerun_commands import by, seconds, twice
 from .silo_baselines import MOST_NAMED
 

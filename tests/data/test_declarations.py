@@ -16,7 +16,7 @@ from caveat.core import ConfigurationError, Reason, Refused
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.new_inputs import labeled_inputs, noted_inputs
 from caveat.data.settings import DataSettings
-from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn
+from caveat.data.tables.declarations import DictionaryColumn, LabelCode, OwnColumn
 from caveat.runs.stored_preparation import as_record, from_record
 
 COLUMNS = (

@@ -11,7 +11,7 @@ from .settings import DataSettings
 from .silo_collection import Silos
 from .sources import guess
 from .sources.tables import sheets_source
-from .tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, OwnFile, as_lists
+from .tables.declarations import DictionaryColumn, LabelCode, OwnColumn, OwnFile, as_lists
 from .tables.frames import categories_of, dates_of, is_frame, sheets_of
 
 

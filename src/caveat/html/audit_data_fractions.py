@@ -1,4 +1,4 @@
-"""Charts and tables of an audit: uncertainties over training examples, and opinions fused with copies."""
+"""The chart and the table of an audit's uncertainties over training examples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,6 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from ..core.text import minus, percent, power_tick
-from ..files.schema import FusedCopies
 from .svg import Axes, Chart, Line, draw, key, line, plot, strokes, text
 from .templates import Table, column, table
 
@@ -106,17 +105,3 @@ def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
         *(column(name, (f"{mean:#.3g}" for _, mean, _, _ in means_by_size(rows, name))) for name in names),
     ]
     return table(columns, f"Means over test inputs, silos and seeds; uncertainties in nats{share}.")
-
-
-def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table | None:
-    """Return a row per number of copies, two columns per rule: means over silos and seeds."""
-    if not fusion:
-        return None
-    copies = [row.copies for row in next(iter(fusion.values()))[0]]
-    columns = [column("copies", (f"{count:.0f}" for count in copies))]
-    for rule, by_seed in fusion.items():
-        for name in ("vacuity", "confidence"):
-            means = [sum(getattr(rows[i], name) for rows in by_seed) / len(by_seed) for i in range(len(copies))]
-            columns.append(column(f"{name}, {rule}", (f"{mean:.3g}" for mean in means)))
-    caption = "Means over the test inputs of runs with all data: a rule that recognizes copies changes neither "
-    return table(columns, f"{caption}are.")
