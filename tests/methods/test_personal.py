@@ -121,6 +121,18 @@ def test_the_head_is_the_part_called_head_and_no_part_that_is_called_so_elsewher
         FedPer().private(nn.Linear(2, 3))
 
 
+@pytest.mark.parametrize("method", [FedPer(), FedRep(), FedBABU()], ids=["fedper", "fedrep", "fedbabu"])
+def test_a_head_after_a_frozen_encoder_leaves_nothing_to_share(method: FedPer | FedBABU) -> None:
+    net = nn.Module()
+    net.encoder, net.head = nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert method.private(net) == {"head.0.weight", "head.0.bias", "head.2.weight", "head.2.bias"}
+    net.encoder.requires_grad_(False)
+    with pytest.raises(ConfigurationError, match=r"leaves fed.* no parameters to share.* set model.adapter"):
+        method.private(net)
+    assert replace(method, stays="last").private(net) == {"head.2.weight", "head.2.bias"}
+    assert method.private(net.requires_grad_(False)) >= {"head.0.weight"}  # a module that only predicts
+
+
 def test_fedper_of_one_silo_is_fedavg(tmp_path: Path) -> None:
     data = silos(1)
     probs = []

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..core import Decision, Payload, Replies, Round, SiloContext, State, Update, Weights
 from ..core.settings import MAX_COUNT, frozen_settings
 from ..training.fit import Loss, Training
-from ..training.modules import load, names_below, path_of_part, snapshot, split
+from ..training.modules import load, names_at_silo, names_below, path_of_part, snapshot, split
 from .fedavg import FedAvg
 
 
@@ -32,7 +32,7 @@ class FedBABU(FedAvg):
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """The head, which is not trained before fine-tuning, so no silo sends it."""
-        return names_below(module, path_of_part(module, self.stays, self.name))
+        return names_at_silo(module, self.stays, self.name)
 
     def init_server(self, context: SiloContext) -> State:
         self.private(context.module)  # raises if a custom module lacks a part

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..core import Decision
 from ..core.settings import frozen_settings
-from ..training.modules import names_below, path_of_part
+from ..training.modules import names_at_silo
 from .fedavg import FedAvg
 
 
@@ -27,4 +27,4 @@ class FedPer(FedAvg):
     """The part that stays at the silo: head (everything after the encoder), or last (the last linear layer only)."""
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        return names_below(module, path_of_part(module, self.stays, self.name))
+        return names_at_silo(module, self.stays, self.name)

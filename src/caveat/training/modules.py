@@ -306,6 +306,22 @@ def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stay
     return str(linear[-1])
 
 
+def names_at_silo(module: nn.Module, part: str, method: str) -> frozenset[str]:
+    """Return the names of the tensors of a module's head ("head") or last linear layer ("last"), which stay at a silo.
+
+    Raises ConfigurationError if the module has no such part, or if no other parameter is trained.
+    """
+    inside = names_below(module, path_of_part(module, part, method))
+    learned = learning(module).keys()
+    if learned and not learned - inside:
+        raise ConfigurationError(
+            f"{{key}} = {part!r} leaves {method} no parameters to share, because none outside of this part is trained; "
+            'set model.adapter, or a hidden layer (model.hidden) with method.stays = "last"',
+            "method.stays",
+        )
+    return inside
+
+
 def names_below(module: nn.Module, path: str) -> frozenset[str]:
     """Return the names of the tensors of a part of a module.
 
