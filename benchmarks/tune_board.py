@@ -1,7 +1,7 @@
 """Tune the learning rates of `caveat bench`'s rows on validation data, and write them as settings.
 
     CAVEAT_DATA=DIR python benchmarks/tune_board.py OUT [--rows fedavg ditto ...] [--federations ...] [--workers 2]
-        [--plugin mine.py]
+        [--seeds 100 101] [--plugin mine.py]
 
 Every row tries the same three rates on every federation: a third of the federation's rate, the rate, and three times
 the rate, with seeds that no board uses. The score is the mean over silos and seeds of the NLL of a silo's validation
@@ -18,6 +18,7 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -83,11 +84,11 @@ def tune(name: str, seed: int, rows: list[str], data: Path, out: Path) -> None:
             print(name, seed, row, f"{time.process_time() - began:.1f} s", found, flush=True)
 
 
-def chosen(names: list[str], rows: list[str], out: Path) -> dict[str, dict[str, str]]:
+def chosen(names: list[str], rows: list[str], out: Path, seeds: Sequence[int] = SEEDS) -> dict[str, dict[str, str]]:
     """Return by row and federation the rate with the lowest mean NLL over seeds."""
     found: dict[str, dict[str, str]] = {row: {} for row in rows}
     for name in names:
-        trials = [json.loads((out / f"{name}.{seed}.json").read_text()) for seed in SEEDS]
+        trials = [json.loads((out / f"{name}.{seed}.json").read_text()) for seed in seeds]
         for row in rows:
             means = {
                 rate: fmean(math.inf if (nll := each[row][rate]) is None else nll for each in trials)
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["local", POOLED, *settings.rows])
     parser.add_argument("--federations", nargs="+", default=[*LITE, *FEDERATIONS])
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="no board may use them")
     parser.add_argument("--plugin", action="append", default=[], help="file with a method of --rows")
     given = parser.parse_args()
     for plugin in given.plugin:
@@ -130,11 +132,15 @@ def main() -> None:
     data = Path(os.environ.get("CAVEAT_DATA", "."))
     with ProcessPoolExecutor(given.workers, get_context("fork")) as pool:
         tasks = [
-            pool.submit(tune, name, seed, given.rows, data, given.out) for seed in SEEDS for name in given.federations
+            pool.submit(tune, name, seed, given.rows, data, given.out)
+            for seed in given.seeds
+            for name in given.federations
         ]
         for task in tasks:
             task.result()
-    write_bytes(given.out / "settings.toml", blocks(chosen(given.federations, given.rows, given.out)).encode())
+    write_bytes(
+        given.out / "settings.toml", blocks(chosen(given.federations, given.rows, given.out, given.seeds)).encode()
+    )
 
 
 if __name__ == "__main__":
