@@ -16,32 +16,42 @@ from .options import Device, ModelOptions, Plugins, Quiet, RunArgument
 def predict(
     folder: RunArgument,
     inputs: Annotated[
-        str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, or a folder of images.")
+        str, typer.Argument(metavar="INPUT", help="A table, an npz file, an image, or a folder of images.")
     ],
     silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
     model: ModelOptions = None,
-    out: Annotated[str, typer.Option(metavar="FILE.csv", help="Output file; - is standard output.")] = "-",
+    out: Annotated[str, typer.Option(metavar="FILE.csv", help="Output file, or - for standard output.")] = "-",
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Also write a page about the predictions.")
+        Path | None, typer.Option(metavar="FILE.html", help="Also write an HTML page about the predictions.")
     ] = None,
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
-    """Predict with a finished run (made here or in Python), or with a silo's stored copy of a federated model.
+    """Predict with a silo's model from a finished run.
 
-    The command needs only the run folder, at any path. For silos that took part, it reads no data. It reads a table in
-    the format that the silo declared for its own table (decimal mark, units), and prints this format.
+    RUN is the folder of a finished run (made on the command line or in Python), or a silo's stored copy of a federated
+    model. The command needs only this folder, which may be moved to any path. A table is read in the format that the
+    silo declared for its own table (decimal mark, units), and the command prints this format.
 
-    The output has a row per input: label, probabilities, uncertainties (for a quantity or a time: values, interval,
-    spread), the p-values familiarity, nearness, sureness and typicality, the decision (which model gave the label, or
-    abstain: do not rely on the label), the reason not to rely on the label, and in the column decides who decides the
-    input by the advice of the run's report: model or person. With uncertainty.set_coverage, it also has the prediction
-    set. For tables, it also has the column of data.groups, if declared, and warnings about the row
-    and about the table as a whole in the column input_note; for images, it also has the file name. The command prints
-    how many inputs a person and the model decide, by reason and by the limit of uncertainty that the run's report
-    advises, and warnings about the run's result. With --report, it also writes a page: the decisions, the p-values next
-    to the p-values of the silo's own inputs, the most unusual inputs with their values (for a quantity also the
-    narrowest and the widest intervals), and columns that shifted.
+    The output is in csv format, with a row per input. docs/reference/commands.md describes all columns, for example:
+
+    \b
+    - label, probabilities and uncertainties; for a quantity or a time instead:
+      predicted values, interval and spread
+    - familiarity, nearness, sureness and typicality: p-values of the input
+    - decision: the model that gave the label, or "abstain"
+    - reason: the reason not to rely on the label, or empty
+    - set: the prediction set, if uncertainty.set_coverage is set
+    - decides: "model" or "person", by the advice of the run's report
+    - file, for images: the file name
+    - input_note, for tables: warnings about the row and about the whole table
+
+    The command also prints how many inputs the model decides, and how many a person decides for which reason, such as
+    an uncertainty above the limit that the run's report advises. It also prints warnings about the run's result.
+
+    With the option --report, the command also writes a page. The page shows the decisions, the p-values beside those
+    of the silo's own inputs, the most unusual inputs with their values, and columns that shifted. For a quantity, it
+    also shows the inputs with the narrowest and the widest intervals.
     """
     with reported(named=True):
         from ..api import load
@@ -77,18 +87,22 @@ def predict(
 def evaluate(
     folder: RunArgument,
     inputs: Annotated[
-        str, typer.Argument(metavar="INPUT", help="An npz file with x and y, a table, or a folder of images per class.")
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A table, an npz file with arrays x and y, or a folder with a folder of images per class.",
+        ),
     ],
     silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
-    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Label column of a table.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column with the labels (tables only).")] = None,
     model: ModelOptions = None,
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
     """Evaluate a finished run on labeled inputs.
 
-    Prints a JSON object with the metrics that summary.json has for test splits, and the confusion matrix (rows are
-    labels). Writes no files.
+    The command prints a JSON object with the metrics that summary.json contains for test splits and, for classes, the
+    confusion matrix, whose rows are the labels. It writes no files.
     """
     with reported(named=True):
         import json
@@ -109,7 +123,8 @@ def evaluate(
 
 
 def _ids(inputs: str, run: Any, silo: str) -> dict[str, list[str]]:
-    """Return the column of a table that `data.groups` declares, such as the patient of each row, if there is one."""
+    """Return the column of a table that `data.groups` declares, such as the patient of each row, by its name; return
+    an empty dictionary if there is no such column."""
     from ..data.sources.base import locate
     from ..data.tables.files import read_sheet
 
@@ -130,7 +145,8 @@ def _check_silo(silo: str, names: Sequence[str]) -> None:
 
 
 def _tell_format(inputs: str, preparation: Any, silo: str) -> None:
-    """Print how the silo's declarations change the numbers of a table: in another format, they would be wrong."""
+    """Print how the silo's declarations change the numbers of a table, because numbers in another format would be read
+    wrongly."""
     encoder = preparation.encoders.get(silo)
     if encoder is not None and (changes := encoder.csv_format.of(Path(inputs).stem, silo).conversions):
         from ..core.text import escaped
@@ -140,7 +156,7 @@ def _tell_format(inputs: str, preparation: Any, silo: str) -> None:
 
 
 def _warn(page: Any) -> None:
-    """Print the run's warnings that concern the silo, and one about inputs without probabilities."""
+    """Print the run's warnings that concern the silo, and a warning about inputs whose probabilities are NaN."""
     from ..core.text import escaped, listed, plural
 
     lines = [*page.warnings, *([page.in_sample] if page.in_sample else [])]
@@ -159,12 +175,13 @@ MOST_ROWS = 10
 
 
 RATE = 0.05
-"""False discovery rate of the rows of a table that are called unfamiliar."""
+"""False discovery rate among the rows of a table that `batch_notes` calls unfamiliar."""
 
 
 def batch_notes(prediction: Any) -> list[str]:
-    """Print which rows of a table are unfamiliar at a false discovery rate; return the notes of all rows, including
-    this and the columns that are unlike the silo's own. Prints nothing for few rows.
+    """Print which rows of a table are unfamiliar at the false discovery rate `RATE`, unless the table has few rows.
+
+    Return a note per row. Notes also state whether the row is unfamiliar, and which columns are unlike the silo's own.
     """
     from ..core.text import listed, plural
     from ..data.tables.drift_reference import FEWEST
@@ -196,22 +213,25 @@ def export(
     folder: RunArgument,
     silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model is exported.")],
     format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="Output format: onnx, torch or mlflow.")
+        str, typer.Option("--format", metavar="FORMAT", help="Format of the output: onnx, torch or mlflow.")
     ] = "onnx",
     out: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Output path.  [default: RUN-NAME.onnx, .pt2 or .mlflow]")
+        Path | None,
+        typer.Option(metavar="PATH", help="Output file or folder.  [default: RUN-NAME.onnx, .pt2 or .mlflow]"),
     ] = None,
     training_features: Annotated[
-        bool, typer.Option("--training-features", help="Include features of training inputs, for the alarm novel.")
+        bool,
+        typer.Option("--training-features", help='Include features of training inputs, for the alarm "novel".'),
     ] = False,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
-    """Export a silo's model, with its decision to abstain, to a file that works without caveat.
+    """Export a silo's model to a file that works without caveat.
 
-    Writes one file (a folder for MLflow) with preprocessing, model, temperature, familiarity, thresholds and decision.
-    It predicts like `caveat predict`, except for the alarm novel, which needs features of the silo's training inputs:
-    by default the file does not contain them. Also writes a model card next to it.
+    The file (for MLflow, a folder) contains the preprocessing, the model, the temperature, familiarity, the thresholds
+    and the decision to abstain. It predicts like `caveat predict`, except for the alarm "novel". This alarm needs
+    features of the silo's training inputs, which the file contains only with the option --training-features. The
+    command also writes a model card next to the file.
     """
     with reported(named=True):
         from ..api import load
@@ -224,34 +244,44 @@ def export(
 
 ALARMS = ("unfamiliar", "novel", "unsure")
 SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", *ALARMS)
+"""The metrics of a silo that are printed before and after joining, for classes."""
 NUMBERS = ("mae", "rmse", "crps", "c_index", "integrated_brier", "interval_coverage", "spread", *ALARMS)
-"""The metrics of a silo that are printed before and after joining; for a quantity or a time, NUMBERS."""
+"""The metrics that are printed for a quantity or a time instead."""
 
 
 def join(
     folder: RunArgument,
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[DATA]", help="Data of the silo, as in data.source.  [default: federation.newcomers]"),
+        typer.Argument(
+            metavar="[DATA]",
+            help="Data of the silo, written like data.source.  [default: the silos in federation.newcomers]",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create.  [default: RUN-joined]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: RUN-joined]")
+    ] = None,
     silo: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the silo.  [default: its file name]")
+        str | None, typer.Option(metavar="NAME", help="Name of the silo.  [default: the name of its file or folder]")
     ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
-            min=0, max=1_000_000, help="Training rounds at the silo.  [default: 5, or fewer if RUN took fewer]"
+            min=0,
+            max=1_000_000,
+            metavar="N",
+            help="Number of training rounds at the silo.  [default: 5, or fewer if RUN has fewer]",
         ),
     ] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
     quiet: Quiet = False,
 ) -> None:
-    """Add a silo to a finished federation. The run does not change, and the silo sends nothing.
+    """Add a silo to a finished federation.
 
-    The method's local parameters, temperature, familiarity and thresholds are fitted on the silo's own splits. DIR is a
-    run folder with this silo alone, for predict, evaluate, export and report. Repeat the command to continue.
+    The run does not change, and the silo sends nothing. The method's local parameters, the temperature, familiarity
+    and the thresholds are fitted on the silo's own splits. DIR becomes a run folder with only the new silo, for the
+    commands predict, evaluate, export and report. If the command is interrupted, repeat it to continue.
     """
     with reported(named=True):
         import json
@@ -296,7 +326,7 @@ def report(
 ) -> None:
     """Write the HTML report of a run or a comparison.
 
-    The report is one self-contained page. Unfinished runs have one, too.
+    The report is a single page that can be read offline. The command also works for unfinished runs.
     """
     with reported(named=True):
         from ..config import reading

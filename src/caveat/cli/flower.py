@@ -1,4 +1,4 @@
-"""`caveat flower`: federations across machines, or simulated on one, with Flower."""
+"""`caveat flower`: federations on Flower, across machines or simulated on one machine."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from .console import reported, show
 from .options import ConfigArgument, Plugins, RunArgument, SetOptions
 
 flower = typer.Typer(
-    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run federations over Flower."
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run federations on Flower."
 )
 
 
@@ -23,9 +23,11 @@ def init(
 ) -> None:
     """Write a Flower app for a configuration.
 
-    With data.source = "on_site", each silo runs on its own machine; otherwise the app simulates the silos of the data
-    source. The folder's README has the commands. Files of --plugin are copied to DIR/federation, where server and silos
-    import them; modules and packages must be installed on every machine. The same holds for the code of custom models.
+    With data.source = "on_site", each silo runs on its own machine. Otherwise, the app simulates the silos of the data
+    source on one machine. DIR/README.md lists the commands to run the app.
+
+    Files given by --plugin, and files with the code of custom models, are copied to DIR/federation, from where the
+    server and the silos import them. Modules of installed packages must be installed on every machine.
     """
     with reported():
         from ..config import dictionary_text, dump, load
@@ -57,18 +59,25 @@ def init(
 @flower.command()
 def deliver(
     folder: RunArgument,
-    silos: Annotated[list[str], typer.Option("--silo", metavar="NAME", help="Silo that gets the model. Repeatable.")],
-    project: Annotated[Path, typer.Option(metavar="DIR", help="The project whose run.sh started the run.")],
+    silos: Annotated[list[str], typer.Option("--silo", metavar="NAME", help="Silo to send the model to. Repeatable.")],
+    project: Annotated[
+        Path, typer.Option(metavar="DIR", help="Project folder that started the run. Its run.sh is executed.")
+    ],
     rounds: Annotated[
         int | None,
-        typer.Option(min=0, max=1_000_000, help="Training rounds for silos that never took part.  [default: 5]"),
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            metavar="N",
+            help="Number of training rounds at silos that never took part.  [default: 5]",
+        ),
     ] = None,
 ) -> None:
-    """Send the model of a finished federation to late-joining silos.
+    """Send the model of a finished federation to more silos.
 
-    Run it on the server's machine; it waits for the silos. A silo that took part gets the rounds after training that it
-    missed. A silo that never took part joins: it fits the method's local parameters and sends only metrics. Each silo
-    stores the model, as after the last round.
+    Run this command on the server's machine. The command waits until the silos are connected. A silo that took part in
+    training performs the rounds after training that it missed. A silo that never took part fits the method's local
+    parameters, and sends only metrics. In both cases, the silo stores a copy of the model.
     """
     with reported(named=True):
         from ..federation.project import deliver_models
@@ -80,8 +89,8 @@ def deliver(
 def ledger(folder: RunArgument) -> None:
     """Print what left the silos in a run.
 
-    Lists name, shape, type and bytes of every tensor, then totals per silo. RUN is the run folder at the server, or the
-    folder of a silo: STATE/FEDERATION/METHOD.
+    The command prints the name, shape, type and bytes of every tensor, and then totals per silo. RUN is the run folder
+    at the server, or the folder STATE/FEDERATION/METHOD of a silo.
     """
     with reported(named=True):
         from ..terminal.results import ledger_tables
@@ -92,10 +101,11 @@ def ledger(folder: RunArgument) -> None:
 
 @flower.command()
 def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder at the server.")]) -> None:
-    """Print the progress of a federation, what it waits for, and its last error.
+    """Print the progress of a federation and what it waits for.
 
-    Run it on the server's machine. Lists each silo with the last round in which its update was aggregated, then the
-    last messages of the server: which silos joined, were asked, or are not connected.
+    Run this command on the server's machine. The command prints the state of the run, the error if the run failed, the
+    last round in which each silo was aggregated, and the last messages of the server. The messages state, for example,
+    which silos are not connected.
     """
     with reported():
         from ..core.text import escaped
@@ -107,13 +117,15 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
 
 @flower.command()
 def delete_data(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION, or STATE for all federations.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder STATE/FEDERATION, or STATE for all federations.")
+    ],
 ) -> None:
-    """Delete the rows that a silo has stored for a federation, and the features of its inputs.
+    """Delete the rows that a silo has stored for a federation.
 
-    Run it on the silo's machine. The silo no longer takes part in that federation, unless its source yields the same
-    rows again; its stored model still predicts, but without the alarm novel. With STATE, delete them for all
-    federations.
+    Run this command on the silo's machine. The command also deletes the stored features of inputs. Afterwards, the silo
+    can take part in the federation only if its data source yields the same rows again. The silo's stored model still
+    predicts, but without the alarm "novel".
     """
     with reported():
         from ..federation.silo.data_deletion import delete_data as delete_rows
@@ -123,10 +135,13 @@ def delete_data(
 
 
 @flower.command()
-def reset(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION/METHOD.")]) -> None:
+def reset(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder STATE/FEDERATION/METHOD of the silo.")],
+) -> None:
     """Reset a silo that lost its private state.
 
-    Run it on the silo's machine; the silo's log names the folder. The federation continues without the silo until then.
+    Run this command on the silo's machine. The silo's log names the folder. Until the reset, the federation continues
+    without the silo.
     """
     with reported():
         from ..core import ConfigurationError

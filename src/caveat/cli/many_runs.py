@@ -32,34 +32,46 @@ def compare(
     variants: Annotated[
         list[str] | None,
         typer.Option(
-            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=options.import_typed, help="Add a row. Repeatable."
+            "--variant",
+            metavar="'NAME: KEY=VALUE ...'",
+            callback=options.import_typed,
+            help="Add a row with this name and these configuration keys. Repeatable.",
         ),
     ] = None,
     seeds: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Random seeds of splits, weights and batches.")
+        str, typer.Option(metavar="N,N,...", help="Random seeds for splits, weights and batches.")
     ] = "0,1,2",
     sets: options.SetOptions = None,
     sweeps: Annotated[
-        list[str] | None, typer.Option("--sweep", metavar="KEY=V,V,...", help="Add a column per value. Repeatable.")
+        list[str] | None,
+        typer.Option("--sweep", metavar="KEY=V,V,...", help="Add a column per value of the key. Repeatable."),
     ] = None,
     tune: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY=V,V,...", help="Hyperparameter values to try; each row keeps the best one on validation data."
+            metavar="KEY=V,V,...",
+            help="Values to try for a key. Each row keeps the value that is best on validation data.",
         ),
     ] = None,
     tune_seeds: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="Number of seeds used for tuning; the mean over them decides."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of seeds for tuning. The value with the best mean over these seeds is kept.",
+        ),
     ] = 1,
     match_rounds: Annotated[
-        str | None, typer.Option(metavar="ROW", help="Train all rows for as many rounds as this row took.")
+        str | None, typer.Option(metavar="ROW", help="Train all rows for as many rounds as this row.")
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Metric of the verdict, e.g. nll.  [default: accuracy]"),
+        typer.Option(metavar="NAME", help="Metric for the verdict, such as nll.  [default: accuracy for classifiers]"),
     ] = None,
-    out: options.NewFolder = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: runs/compare-RECIPE]"),
+    ] = None,
     plugins: options.Plugins = None,
     workers: options.Workers = None,
     device: options.Device = None,
@@ -67,8 +79,8 @@ def compare(
 ) -> None:
     """Compare methods on the same data, over seeds and settings.
 
-    Writes tables with intervals, tests for other seeds and test inputs, costs, and an HTML report. Repeat the command
-    to continue.
+    The command writes an HTML report and tables of means with 95 % intervals, significance tests (of differences with
+    other seeds and other test inputs) and costs. If the command is interrupted, repeat it to continue.
     """
     with console.reported() as reporter:
         from ..analysis.compare.grid import asked
@@ -80,35 +92,41 @@ def compare(
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Name of the table; see --list.")] = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="Name of the table. The option --list lists all tables.")
+    ] = None,
     list_tables: Annotated[
-        bool, typer.Option("--list", help="List all tables with their data and expected time.")
+        bool, typer.Option("--list", help="List all tables with their data and expected times.")
     ] = False,
     scale: Annotated[
-        ScaleOption, typer.Option(help="cpu: reduced, for two CPU cores; paper: the size in the paper.")
+        ScaleOption, typer.Option(help="Size of the experiments: reduced for two CPU cores, or as in the paper.")
     ] = ScaleOption.cpu,
     seeds: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Number of repetitions.  [default: 3, or the seeds of the table]",
+            help="Number of random seeds.  [default: 3, or the number of fixed seeds of the table]",
         ),
     ] = None,
     rows: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help='Run only these rows, separated by commas; write "A, B" for a row with a comma.'
+            metavar="A,B", help="Rows to run, separated by commas. Write a name with a comma in double quotes."
         ),
     ] = None,
-    out: options.NewFolder = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: runs/TABLE-SCALE]"),
+    ] = None,
     workers: options.Workers = None,
     device: options.Device = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Reproduce a table of a paper.
 
-    Prints the paper's values next to ours, and their differences. Repeat the command to continue.
+    The command prints the paper's values, the reproduced values and their differences. If the command is interrupted,
+    repeat it to continue.
     """
     with console.reported() as reporter:
         from ..analysis import reproduced_tables
@@ -158,19 +176,23 @@ def audit(
     config: options.ConfigArgument = None,
     sets: options.SetOptions = None,
     seeds: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Random seeds of weights, batches and subsets.")
+        str, typer.Option(metavar="N,N,...", help="Random seeds for weights, batches and subsets.")
     ] = "0,1,2",
     fractions: Annotated[
-        str, typer.Option(metavar="S,S,...", help="Fractions of the training data; 1 must be one of them.")
+        str, typer.Option(metavar="S,S,...", help="Fractions of the training data, which must include 1.")
     ] = "1/8,1/4,1/2,1",
-    out: options.NewFolder = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: runs/audit-RECIPE-METHOD]"),
+    ] = None,
     plugins: options.Plugins = None,
     workers: options.Workers = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Test whether uncertainties measure what their names say.
 
-    Trains the method on fractions of the data and with several seeds. Repeat the command to continue.
+    The command trains the method on fractions of the data with several seeds. If the command is interrupted, repeat it
+    to continue.
     """
     with console.reported() as reporter:
         from ..analysis.audit.procedure import audit_configured
@@ -193,14 +215,17 @@ def audit(
 
 def ood(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders.")],
-    out: options.NewFolder = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write ood.csv to.  [default: write no files]")
+    ] = None,
     plugins: options.Plugins = None,
     model: options.ModelOptions = None,
 ) -> None:
-    """Measure how well a run detects out-of-distribution inputs.
+    """Measure how well runs detect out-of-distribution inputs.
 
-    Compares noise, other data, shuffled pixels or moved columns of a table with the silos' own test inputs, by
-    familiarity and by every other uncertainty.
+    Out-of-distribution inputs are, for example, noise, other data, images with shuffled pixels, or rows with shifted
+    columns. The command measures how well familiarity and every other score distinguish them from the silos' own test
+    inputs.
     """
     with console.reported(named=True):
         from ..analysis.ood import of_runs, prepare, result_tables, write
@@ -218,23 +243,24 @@ def ood(
 
 
 def bench(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the board, to create or to continue.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to create or to continue.")],
     rows: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,...",
             callback=options.import_typed,
-            help="Methods.  [default: the methods in the settings]",
+            help="Methods to train.  [default: the methods in the settings]",
             show_default=False,
         ),
     ] = None,
     federations: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Federations.  [default: all]", show_default=False)
+        str | None,
+        typer.Option(metavar="A,B,...", help="Federations to train on.  [default: all]", show_default=False),
     ] = None,
     lite: Annotated[
         bool,
         typer.Option(
-            "--lite", help="Use few methods, and small federations of scikit-learn's data, which need no files."
+            "--lite", help="Use few methods, and small federations of scikit-learn's data sets, which need no files."
         ),
     ] = False,
     seeds: Annotated[
@@ -242,19 +268,22 @@ def bench(
         typer.Option(metavar="N,N,...", help="Random seeds.  [default: the seeds in the settings]", show_default=False),
     ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only estimate the time; makes a cell per federation, which is kept.")
+        bool,
+        typer.Option("--plan", help="Only estimate the time. For this, one cell per federation is made and kept."),
     ] = False,
     settings: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.toml", help="Settings of rows and contrasts.  [default: caveat's]", show_default=False
+            metavar="FILE.toml",
+            help="Settings of rows and contrasts.  [default: the built-in settings]",
+            show_default=False,
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of the data sets.  [default: CAVEAT_DATA]",
+            help="Folder of the data sets.  [default: $CAVEAT_DATA]",
             show_default=False,
         ),
     ] = None,
@@ -262,10 +291,11 @@ def bench(
     workers: options.Workers = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Make a leaderboard of methods and sources of uncertainty on many federations.
+    """Make a leaderboard of methods and sources of uncertainty.
 
-    Trains every method once per federation and seed, and evaluates it with every source. Writes a file per cell, and
-    the board as Markdown and HTML. Repeat the command to continue.
+    The command trains every method once per federation and seed, and evaluates it with every source of uncertainty. It
+    writes a file per cell, and the leaderboard as Markdown and HTML. If the command is interrupted, repeat it to
+    continue.
     """
     with console.reported():
         from ..bench.page import board_table, write_board

@@ -15,7 +15,7 @@ from .console import reported
 
 
 def _import_plugins(named: list[str] | None) -> list[str] | None:
-    """Import the files and modules of `--plugin` before a command looks for methods."""
+    """Import the files and modules that `--plugin` names, before the command looks up methods."""
     if named:
         with reported():
             from ..methods.plugins import use
@@ -41,7 +41,8 @@ def import_typed(given: Any) -> Any:
 
 
 def _typed(text: str) -> list[str]:
-    """Return the methods in an option: "a,b", "method.name=a", 'baselines=["a"]' or "ROW: method.name=a ..."."""
+    """Return the names of methods in the value of an option, which is "a,b", "method.name=a", 'baselines=["a"]' or
+    "ROW: method.name=a ..."."""
     if "=" not in text:
         return [name.strip() for name in text.split(",")]
     if text.partition("=")[0].strip() == "baselines":
@@ -50,23 +51,28 @@ def _typed(text: str) -> list[str]:
 
 
 ConfigArgument = Annotated[
-    str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="Configuration file or recipe.  [default: digits]")
+    str | None,
+    typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="Configuration file, or name of a recipe.  [default: digits]"),
 ]
 DataArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CONFIG.toml|RECIPE|DATA...]",
-        help="Configuration file, recipe, or data: tables, a folder of images, an npz file.  [default: digits]",
+        help="Configuration file, name of a recipe, or data (tables, a folder of images or an npz file).  "
+        "[default: digits]",
     ),
 ]
-Target = Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: column to predict.")]
+Target = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column to predict (tables only).")]
 SiloColumn = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Tables: column with the name of the silo.  [default: each file]")
+    str | None,
+    typer.Option(
+        metavar="COLUMN", help="Column with the name of the silo (tables only).  [default: each file is a silo]"
+    ),
 ]
 SetOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", callback=import_typed, help="Override one configuration key. Repeatable."
+        "--set", metavar="SECTION.KEY=VALUE", callback=import_typed, help="Override a configuration key. Repeatable."
     ),
 ]
 Plugins = Annotated[
@@ -78,35 +84,40 @@ Plugins = Annotated[
 ]  # fmt: skip
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Number of worker processes. Does not change the result."),
+    typer.Option(min=1, metavar="N", help="Number of worker processes, which does not change the result."),
 ]
 Device = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Where to compute: cpu, cuda, cuda:N, mps or auto (a GPU if there is one).  [default: cpu]"
+        metavar="NAME", help="Device: cpu, cuda, cuda:N, mps, or auto (a GPU if one is available).  [default: cpu]"
     ),
 ]
 Vectorized = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
-        help="Train several silos as one batched model: off, auto (if there are many silos with small steps) or on. "
-        "Results differ only by rounding.  [default: off]",
+        help="Whether to train several silos as one batched model: on, off, or auto (on if there are many silos with "
+        "small steps). Results differ only by rounding.  [default: off]",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show progress.")]
 Trackers = Annotated[
     list[str] | None,
     typer.Option(
         "--tracker",
         metavar="NAME[:PLACE]",
-        help="Log to tensorboard, mlflow or wandb. Offline unless you configure otherwise. Repeatable.",
+        help="Log metrics with tensorboard, mlflow or wandb. Nothing is sent over the network unless you configure the "
+        "tracker to do so. PLACE is a folder, or for mlflow also an address. Repeatable.",
     ),
 ]
 ModelOptions = Annotated[
-    list[str] | None, typer.Option("--model", metavar="MODULE:NAME", help="Code of the run's custom model. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="MODULE:NAME",
+        help="Code of the run's custom model, which is executed only if you name it. Repeatable.",
+    ),
 ]
-NewFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create, or one to continue.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 
 
@@ -116,7 +127,8 @@ def with_engine(sets: list[str] | None, **options: object) -> list[str]:
 
 
 def chosen(given: list[str] | None, sets: list[str] | None, **keys: str | None) -> tuple[str | None, list[str]]:
-    """Return a command's configuration and overrides; data get the recipe of own data. `keys` are keys of [data]."""
+    """Return a command's configuration, and its overrides with those for `keys` of [data]; for data instead of a
+    configuration, the configuration is the recipe "own-data"."""
     from ..config.toml import toml
     from ..data.sources import SOURCES, guess, kind_of
     from ..recipes import OWN_DATA, recipes

@@ -89,8 +89,10 @@ LISTS = {Kind.methods: methods, Kind.datasets: datasets, Kind.models: models, Ki
 
 
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object: name to description.")] = False,
+    kind: Annotated[Kind, typer.Argument(help="Kind of entries to list.", show_choices=True)],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object that maps names to descriptions.")
+    ] = False,
     plugins: options.Plugins = None,
 ) -> None:
     """List the available methods, data sources, models or recipes."""
@@ -109,9 +111,9 @@ def list_(
 def config_(
     config: options.ConfigArgument = None, sets: options.SetOptions = None, plugins: options.Plugins = None
 ) -> None:
-    """Print a configuration in full.
+    """Print a complete configuration.
 
-    Prints every key with its value and meaning, ready to edit.
+    The output contains every key with its value and meaning. You can edit it and use it as a configuration file.
     """
     with console.reported():
         from ..config import dump, load
@@ -123,53 +125,56 @@ def data(
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH...", help="Files, a folder, a source such as npz:a.npz,b.npz, or the silo.toml of a silo."
+            metavar="PATH...", help="Files, a folder, a source such as npz:a.npz,b.npz, or a silo's silo.toml."
         ),
     ],
-    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: column to predict.")] = None,
-    silo_column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="csv: column with the name of the silo.")
-    ] = None,
+    target: options.Target = None,
+    silo_column: options.SiloColumn = None,
     groups: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="csv: column with the group of each row, such as a patient.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column with the group of each row, such as a patient (tables only)."),
     ] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="csv: column that orders the rows in time.")
+        str | None, typer.Option(metavar="COLUMN", help="Column with the time of each row (tables only).")
     ] = None,
     categorical: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="csv: categorical column. Repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="Categorical column (tables only). Repeatable.")
     ] = None,
     numeric: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="csv: numeric column. Repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="Numeric column (tables only). Repeatable.")
     ] = None,
-    decimal: Annotated[str, typer.Option(metavar="MARK", help="csv: decimal mark.")] = ".",
+    decimal: Annotated[str, typer.Option(metavar="MARK", help="Decimal mark (tables only).")] = ".",
     separator: Annotated[
-        str | None, typer.Option(metavar="CHAR", help="csv: separator.  [default: guessed from the header]")
+        str | None,
+        typer.Option(metavar="CHAR", help="Separator of columns (csv files only).  [default: guessed from the header]"),
     ] = None,
-    thousands: Annotated[str | None, typer.Option(metavar="MARK", help="csv: thousands mark.")] = None,
+    thousands: Annotated[str | None, typer.Option(metavar="MARK", help="Thousands separator (tables only).")] = None,
     missing: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="csv: text or number that means missing. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Text or number that means a missing value (tables only). Repeatable."),
     ] = None,
     dictionary: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="csv: data dictionary to check the table against.")
+        Path | None, typer.Option(metavar="FILE", help="Data dictionary to check the table against.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, metavar="PIXELS", help="Images: height and width to resize them to.")
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Height and width to resize images to.")
     ] = None,
     sets: options.SetOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, for all checks of joining."),
+        typer.Option(
+            metavar="FILE", help="The federation's config.toml, to run all checks of joining; only with a silo.toml."
+        ),
     ] = None,
     plugins: options.Plugins = None,
 ) -> None:
     """Show the content of a data source.
 
-    Prints the samples per silo or domain and per class, the encoding of each column of a table, and its values at each
-    silo. Marks silos that differ from the others, for example in their units. For the silo.toml of a silo, reads the
-    table as the federation would, runs the checks of joining, and lists what could not be checked. Writes and sends
-    nothing.
+    The command prints the number of samples per silo or domain and per class. For a table, it also prints how each
+    column is encoded, and its values at each silo. It marks silos that differ from the others, for example in their
+    units. For a silo.toml, the command reads the silo's data as the federation would, runs the checks that are made
+    when a silo joins, and lists what could not be checked. It writes and sends nothing.
     """
     with console.reported(named=True):
         from ..config.load import data_keys
@@ -241,14 +246,14 @@ def _several() -> None:
 
 @new.command()
 def method(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters and digits only.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the method, of lower-case letters and digits.")],
     base: Annotated[str, typer.Option("--from", metavar="METHOD", help="Method to start from.")] = "fedavg",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for its three files.")] = Path(),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the three files.")] = Path(),
 ) -> None:
-    """Write a custom method, with its manifest and a test.
+    """Write a custom method with its manifest and a test.
 
-    NAME.py is the method of --from with an additional loss term, ready to run. NAME.toml lists what leaves a silo, and
-    test_NAME.py runs the contract tests of all methods. Existing files are not overwritten.
+    NAME.py adds a loss term to the method given by --from, and is ready to run. NAME.toml lists what leaves a silo.
+    test_NAME.py tests the contract of all methods. Existing files are not overwritten.
     """
     with console.reported():
         from ..testing.contract import write_method
@@ -273,9 +278,10 @@ def plan(
     vectorized: options.Vectorized = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
-    """Estimate the time, memory and traffic of a run before you start it.
+    """Estimate the time, memory and traffic of a run in advance.
 
-    Tries a few steps. Prints rounds, optimizer steps, bytes, memory and expected time. Writes no files.
+    The command executes a few steps of the run. It prints the numbers of rounds, optimizer steps and bytes, the
+    required memory and the expected time. It writes no files.
     """
     with console.reported():
         from ..config import load

@@ -29,7 +29,7 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Run folder to create; must not exist.  [default: runs/RECIPE-METHOD-seedSEED]"
+            metavar="RUN", help="Run folder to create. It must not exist.  [default: runs/RECIPE-METHOD-seedSEED]"
         ),
     ] = None,
     plugins: options.Plugins = None,
@@ -41,11 +41,11 @@ def run(
 ) -> None:
     """Train a federated model and write an HTML report.
 
-    CONFIG.toml is a configuration file; RECIPE is the name of a built-in one (list them with `caveat list recipes`).
-    DATA needs neither: the recipe "own-data" then trains FedAvg, and each silo alone. Default: the recipe "digits".
+    CONFIG.toml is a configuration file. RECIPE is the name of a built-in configuration; `caveat list recipes` lists
+    the recipes. With DATA, the recipe "own-data" trains FedAvg, and for comparison a model of each silo alone.
 
-    The run folder keeps the configuration, the checkpoints, the model and report.html. The report is written even if
-    the run fails. If the run is interrupted, continue it with `caveat resume RUN`: the result is the same.
+    The run folder contains the configuration, the checkpoints, the model and report.html. The report is written even
+    if the run fails. If the run is interrupted, continue it with `caveat resume RUN`, which gives the same result.
 
     \b
     Examples:
@@ -81,25 +81,25 @@ def resume(
     folder: options.RunArgument,
     reset: Annotated[
         list[str] | None,
-        typer.Option(metavar="SILO", help="Silo whose saved state is lost: restart it from scratch. Repeatable."),
+        typer.Option(metavar="SILO", help="Restart a silo whose saved state is lost from scratch. Repeatable."),
     ] = None,
     project: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="For the run of a Flower federation: its project folder, whose run.sh continues it."
-        ),
+        typer.Option(metavar="DIR", help="Project folder of a federation on Flower. Its run.sh is executed."),
     ] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="New data.source, if the data have moved, or a key of [engine]. Repeatable.",
+            help="Override data.source, if the data have moved, or a key of [engine]. Repeatable.",
         ),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000_000, help="Total number of training rounds; also extends a finished run."),
+        typer.Option(
+            min=1, max=1_000_000, metavar="N", help="Total number of training rounds, also for a finished run."
+        ),
     ] = None,
     model: options.ModelOptions = None,
     plugins: options.Plugins = None,
@@ -108,10 +108,11 @@ def resume(
     trackers: options.Trackers = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Continue an interrupted run to the same result, or extend a run by more rounds.
+    """Continue an interrupted run, or extend a run by more rounds.
 
-    caveat never executes code named by the run folder: the run of a federation is continued by the project in
-    --project.
+    The result of an interrupted run is the same as without the interruption. Code that the run folder names is
+    executed only if you name it, too. To continue a run of a federation on Flower, pass the project folder with the
+    option --project. The command then executes run.sh in the project folder.
     """
     with console.reported() as reporter:
         from ..config import reading
@@ -160,7 +161,7 @@ def resume(
 
 @contextmanager
 def _reported_failure(folder: Path) -> Iterator[None]:
-    """Write the report of a failed run, which names the error."""
+    """If the run fails, write its report, which names the error."""
     try:
         yield
     except Exception:
@@ -203,14 +204,19 @@ def rollback(
     folder: options.RunArgument,
     to: Annotated[
         int | None,
-        typer.Option(min=1, metavar="ROUND", help="Training round to go back to.  [default: list the rounds]"),
+        typer.Option(
+            min=1, metavar="ROUND", help="Training round to go back to.  [default: list the available rounds]"
+        ),
     ] = None,
 ) -> None:
     """Roll a run back to a recent training round.
 
-    The run continues after that round; later rounds and the result of a finished run are moved to RUN/undone. Without
-    --to, list the available rounds and change nothing. Their number is engine.keep_checkpoints: by default 5 for a
-    federation on Flower (run this command on the server's machine), and only the newest for a run on one machine. For a
+    When you continue the run, it starts after the round that you went back to. Later rounds and the result of a
+    finished run are moved to RUN/undone. Without the option --to, the command lists the available rounds and changes
+    nothing.
+
+    engine.keep_checkpoints sets the number of available rounds: by default 5 for a federation on Flower, and only the
+    newest for a run on one machine. For a federation, run the command on the server's machine. To roll back a
     baseline, pass RUN/baselines/NAME.
     """
     with console.reported(named=True):
@@ -241,7 +247,7 @@ def rollback(
 
 @contextmanager
 def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
-    """Lock the run. Raises RunError if another process is running it."""
+    """Lock the run. Raises RunError if another process has locked it."""
     from ..files import held, locked, owner_only
 
     with ExitStack() as stack:
@@ -256,7 +262,8 @@ def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
 
 
 def _checkpoint_lines(folder: Path) -> Iterator[str]:
-    """Yield a line per available round: time, number of silos, silos with unusual updates, and silos left out."""
+    """Yield a table with a row per available round: when it was aggregated, the number of silos, silos with unusual
+    updates, and silos that were left out. Yield one line without a table if no round is available."""
     from ..engines.norm_bounding import FEWEST
     from ..files import LEDGER, ROWS, kept_place, kept_rounds, read_ledger, read_rows
 

@@ -12,17 +12,24 @@ from .console import reported, write_file
 from .options import Device, ModelOptions, Plugins, RunArgument
 
 ServedArgument = Annotated[
-    list[Path], typer.Argument(metavar="RUN|MODEL.onnx...", help="Run folders, or exported ONNX files.")
+    list[Path], typer.Argument(metavar="RUN|MODEL.onnx...", help="Run folders or exported ONNX files.")
 ]
 RATE = 0.01
 """The default of --alarm."""
 Alarm = Annotated[
     float | None,
-    typer.Option(min=1e-6, max=0.5, help=f"Maximum probability of ever raising a false alarm.  [default: {RATE:g}]"),
+    typer.Option(
+        min=1e-6,
+        max=0.5,
+        metavar="P",
+        help=f"Maximum probability of ever raising a false alarm.  [default: {RATE:g}]",
+    ),
 ]
 Between = Annotated[
     int | None,
-    typer.Option(min=2, metavar="N", help="Instead of --alarm: minimum mean number of inputs between false alarms."),
+    typer.Option(
+        min=2, metavar="N", help="Minimum mean number of inputs between false alarms (not allowed with --alarm)."
+    ),
 ]
 ALARMED = 1
 """Exit status of `caveat watch` if there is an alarm."""
@@ -37,19 +44,23 @@ class CardFormat(StrEnum):
 def serve(
     places: ServedArgument,
     silos: Annotated[
-        list[str] | None, typer.Option("--silo", metavar="NAME", help="Silo whose model answers. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--silo", metavar="NAME", help="Silo whose model is served (required for a run folder). Repeatable."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="Port to listen on.")] = 8000,
     names: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Another host name of the service. Repeatable."),
+        typer.Option("--allow-host", metavar="NAME", help="Additional host name of the service. Repeatable."),
     ] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Append a line per answer to this file.")
     ] = None,
     states: Annotated[
-        Path | None, typer.Option("--watch", metavar="FOLDER", help="Watch inputs; folder for a state per model.")
+        Path | None,
+        typer.Option("--watch", metavar="DIR", help="Test whether inputs change, and store the state in this folder."),
     ] = None,
     alarm: Alarm = None,
     between: Between = None,
@@ -59,11 +70,14 @@ def serve(
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
-    """Serve models of silos over HTTP (docs/serving.md); needs the extra `serve`.
+    """Serve models of silos over HTTP.
 
-    Answers /predict, the Open Inference Protocol (/v2) and MLflow's /invocations, with the decision to abstain, its
-    reason and the model's guarantees. The signal HUP reloads the models, and no request is lost. There is no
-    authentication and no encryption: to serve other machines, put a proxy that adds both in front of the service.
+    The service supports /predict, the Open Inference Protocol (/v2) and MLflow's /invocations. Answers contain the
+    decision to abstain, its reason and the model's guarantees. The signal HUP reloads the models without losing
+    requests. The service has no authentication and no encryption. To serve other machines, put a proxy with
+    authentication and encryption in front of the service.
+
+    The command needs additional packages: pip install 'caveat[serve]'. docs/serving.md describes the service.
     """
     with reported(named=True), ExitStack() as open_files:
         from ..serving.app import service, serving
@@ -85,31 +99,41 @@ def serve(
 
 def watch(
     folder: RunArgument,
-    inputs: Annotated[str, typer.Argument(metavar="INPUT", help="A table, npz file, image, or folder of images.")],
+    inputs: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A table, an npz file, an image, or a folder of images.")
+    ],
     silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
     state: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="File with the state.  [default: RUN-NAME.watch.json]")
+        Path | None,
+        typer.Option(metavar="FILE.json", help="File that stores the state.  [default: RUN-NAME.watch.json]"),
     ] = None,
     id: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Tables: column of ids; rows with the same id are counted once."),
+        typer.Option(metavar="COLUMN", help="Column of ids; rows with the same id are counted once (tables only)."),
     ] = None,
-    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: column of labels, if known.")] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the labels, if known (tables only).")
+    ] = None,
     alarm: Alarm = None,
     between: Between = None,
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="FILE.json", help="State of another silo, for the mean over silos. Repeatable."),
+        typer.Option(
+            "--with", metavar="FILE.json", help="State of another silo, to also test the mean over silos. Repeatable."
+        ),
     ] = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write the results as a page.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write the results as an HTML page.")
+    ] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
-    """Test whether inputs, columns or outcomes have changed since the model was calibrated.
+    """Test whether new inputs differ from the calibration data.
 
-    Pass each batch of new inputs once, in order of time; the state is kept between calls. The probability of ever
-    raising a false alarm is at most --alarm, however often you call the command. Exits with status 1 if there has been
-    an alarm or, with --between, if this call raised one.
+    The command tests whether inputs, columns of a table or outcomes have changed since the model was calibrated. Pass
+    each batch of new inputs once, in order of time. The state is stored between calls. However often you call the
+    command, the probability of ever raising a false alarm is at most the value of --alarm. The exit status is 1 if an
+    alarm was ever raised or, with the option --between, if this call raised an alarm.
     """
     with reported(named=True):
         from ..files import read
@@ -138,17 +162,19 @@ def card(
     silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model is described.")],
     stated: Annotated[
         Path | None,
-        typer.Option("--card", metavar="CARD.toml", help="File with the information that caveat cannot know."),
+        typer.Option(
+            "--card", metavar="CARD.toml", help="Information that caveat cannot know, such as the intended use."
+        ),
     ] = None,
     form: Annotated[CardFormat, typer.Option("--format", help="Format of the card.")] = CardFormat.MARKDOWN,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
-    """Print the card of a silo's model: data, training, metrics, guarantees, privacy and limits.
+    """Print the model card of a silo's model.
 
-    The formats are Markdown with the metadata of Hugging Face, JSON, and the Applied Model Card of the Coalition for
-    Health AI (XML). --card contains the information that caveat cannot know, such as the intended use
-    (docs/serving.md); missing entries are printed as "not stated".
+    The card describes data, training, metrics, guarantees, privacy and limits. Its format is Markdown with the
+    metadata of Hugging Face (markdown), JSON (json), or the Applied Model Card of the Coalition for Health AI in XML
+    (chai). docs/serving.md describes CARD.toml. Entries without information are printed as "not stated".
     """
     with reported(named=True):
         import json
