@@ -258,7 +258,9 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
     assert set(reasons) <= {"unfamiliar", "novel", "unsure", "ambiguous", "uncertain"}
     assert not any(row["reason"] for row in rows if row["decision"] != "abstain")  # a switch answers no alarms
     said = result.stderr.splitlines()[-1]
-    assert said.startswith("Do not use this model: it is right no more often than the most frequent class. ")
+    assert said.startswith(
+        "Do not use this model: it is no more accurate than always predicting the most frequent class. "
+    )
     assert {row["decides"] for row in rows} == {"person"}
     for row in rows:  # where nobody is trusted, too
         assert row["label"] == max((n[2:] for n in row if n.startswith("p_")), key=lambda n: float(row[f"p_{n}"]))

@@ -60,7 +60,7 @@ def abstaining(folder: Path, risk: list[float], **known: Any) -> Path:
 @pytest.mark.parametrize(
     ("errors", "said"),
     [
-        (2, "To answer 70 % takes about 4,400 calibration inputs."),
+        (2, "To answer 70 % of inputs takes about 4,400 calibration inputs."),
         (14, ""),
         (
             35,
@@ -90,10 +90,8 @@ def test_a_guarantee_that_answers_some_says_what_answers_more(tmp_path: Path) ->
         some = summary.guarantee.model_copy(update={"guaranteed": True, "limit": 0.2, "coverage": 0.3, "total": 288})
         assert to_answer_more(summary, some) == ""  # silos have fewer inputs
         enough = [silo.model_copy(update={"n_train": 9000}) for silo in summary.silos]
-        told = (
-            " To answer 70 % takes at most about 4,400 calibration inputs instead of 288 if errors stay as rare as on "
-        )
-        told += "these (data.split.calibration)."
+        told = " To answer 70 % of inputs takes at most about 4,400 calibration inputs instead of 288 if errors "
+        told += "stay as rare as on these (data.split.calibration)."
         assert to_answer_more(summary.model_copy(update={"silos": enough}), some) == told
 
 
@@ -158,7 +156,7 @@ def test_the_lowest_coverage_of_sets_and_classes_without_calibration_inputs_are_
     covers = "contain the class of 88.0 % of test inputs (81 of 100 at b, the lowest), where 90.0 % were asked for"
     assert steps(folder)[0].endswith(f"{covers}.")
     for right, said in (
-        (0.7, "Of all inputs, its prediction is right for 80.0 % (lowest is 70.0 % at b, 70 of 100)."),
+        (0.7, "Of all inputs, its prediction is right for 80.0 % (the lowest is 70.0 % at b, 70 of 100)."),
         (0.8, ""),
     ):
         silos[1]["test"]["accuracy"] = right
@@ -168,7 +166,7 @@ def test_the_lowest_coverage_of_sets_and_classes_without_calibration_inputs_are_
         assert ("lowest" in found.sentence) == bool(said)
         assert said in found.sentence
     warning = {"kind": "absent_classes", "text": "x", "silos": ["a"]}
-    end = f"{covers}; do not rule out a class without calibration inputs (named in a warning) by the sets of a."
+    end = f"{covers}; do not rule out classes without calibration inputs (see warnings) by the sets of a."
     assert steps(change(folder, warnings=[warning]))[0].endswith(end)
     change(folder, silos=[silo | {"n_test": 10} for silo in silos], warnings=[])
     assert "the lowest" not in steps(folder)[0]  # of 10 inputs each, which show nothing of a single silo
@@ -241,18 +239,19 @@ def test_local_models_that_are_better_come_before_other_remedies_with_what_they_
     write_json(folder / "summary.json", content)
     local, fewer, unknown = steps(change(folder, warnings=[warning]))
     assert local.endswith(
-        f"{folder}-always. Of own inputs they are right for 99.0 %, this run's choice of models for 92.0 %; of those "
+        f"{folder}-always. They are right for 99.0 % of own inputs, this run's choice of models for 92.0 %; for inputs "
         "that only other silos know, 0.0 % and 45.0 %."
     )
     assert (
-        "now it answers 20.0 %, and is right for 50.0 % of all own inputs, the local models for 99.0 %. Lower" in fewer
+        "it answers 20.0 % of them now, and is right for 50.0 % of all own inputs, the local models for 99.0 %. Lower"
+        in fewer
     )
     assert "--set uncertainty.handover_rate=0.15 --out" in fewer
     assert unknown.startswith("Where inputs that only other silos know or that no silo knows can arrive, have a person")
     text = json.loads((folder / "run.json").read_text())
     unused = {"score": "epistemic", "familiarity": False}  # refused with the policy "always"
     write_json(folder / "run.json", text | {"spec": text["spec"] | {"uncertainty": unused}})
-    assert 'local models, with uncertainty.policy = "always", without score. Of own' in steps(folder)[0]
+    assert 'local models, with uncertainty.policy = "always", without score. They' in steps(folder)[0]
     content["streams"]["ind"]["models"]["global"]["pooled"]["accuracy"] = 0.995  # better there than the local models
     assert not any("handover_rate" in each for each in steps(change(folder, streams=content["streams"])))
     del content["streams"]["ood_local"]
@@ -282,7 +281,7 @@ def test_training_alone_is_advised_only_if_it_has_learned(
     one = [[0, 90], [0, 270]]
     change(folder, classes=["ill", "well"], classification={"confusion": one})
     (said,) = steps(folder)
-    better = ", or use training alone (method local), which is better than the most frequent class."
+    better = ", or use training alone (method local), which is better than a constant prediction."
     assert said.startswith(
         "Do not use it at any silo: it predicts class well whatever the input. Train for more rounds"
     )
@@ -311,7 +310,7 @@ def test_the_rule_is_where_right_and_wrong_predictions_differ_most(tmp_path: Pat
     wrong = [n - k for n, k in zip(count, right, strict=True)]
     gaps = [sum(wrong[:i]) / sum(wrong) - sum(right[:i]) / sum(right) for i in range(5)]
     assert gaps.index(max(gaps)) == 2
-    told = "right: 80, 8 % of them up to 0.50; wrong: 20, 70 % of them up to 0.50. The dotted line is where the"
+    told = "(right: 8 % of 80 up to 0.50; wrong: 70 % of 20 up to 0.50). The dotted line is where the"
     assert told in found[0].caption
     (x,) = re.findall(r'<line x1="([\d.]+)"[^>]*class="event"', found[0].drawing)
     assert float(x) == 46 + 418 * 0.5
@@ -342,7 +341,7 @@ def test_deferral_that_leaves_many_errors_is_no_remedy(tmp_path: Path, rest: flo
         "Have a person check every prediction: even without the most uncertain 10 % of test inputs, 15.1 % (49 of 324) "
     )
     assert (every in said) == (rest == 0.15)
-    assert ("; of the most certain 50 %, 0.0 %." in said) == (rest == 0.15)
+    assert ("; of the most certain 50 %, only 0.0 %." in said) == (rest == 0.15)
     assert ("Have a person decide inputs with total_uncertainty" in said) == (rest == 0.05)
 
 

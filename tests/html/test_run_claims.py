@@ -135,14 +135,17 @@ def test_no_headline_claims_more_than_its_summary_holds(tmp_path: Path, seed: in
         frequent.append(int(matrix[int(np.argmax(each.class_counts))].sum()))
     sizes = [each.n_test or 0 for each in run.silos]
     behind = [k <= m and k < n for k, m, n in zip(own, frequent, sizes, strict=True)]
-    if "Better than the most frequent class" in said:
+    if "Better than always predicting the most frequent class" in said:
         assert sum(own) > sum(frequent)
         assert not any(behind) or (max(sizes) < 20 and "class in all silos together" in said)
     if sum(own) <= sum(frequent) <= sum(sizes) - 5:
-        assert "It is right no more often than the most frequent class" in said or "It predicts class" in said
+        assert (
+            "It is no more accurate than always predicting the most frequent class" in said
+            or "It predicts class" in said
+        )
     if sum(sizes) - sum(frequent) < 5:  # no model could be better beyond chance
         assert "etter than the most" not in said
-    if "No better than the most frequent class" in said:
+    if "No better than always predicting the most frequent class" in said:
         assert f"at {sum(behind)} of {len(own)} silo" in said
     found, summary = confidence(run), run.summary
     assert found is not None
@@ -214,7 +217,7 @@ def test_overconfidence_among_sure_answers_is_not_hidden_by_underconfidence_else
     found = Confidence(of_silo, Reliability.model_validate(bins), Metrics.model_validate(test))
     assert not found.checks[0].over
     assert found.kind == "bad"
-    assert ", 99.5 % sure on average, " in found.found[0].text
+    assert " (on average 99.5 %), " in found.found[0].text
 
 
 def test_a_calibrated_model_is_rarely_called_overconfident() -> None:
@@ -247,7 +250,7 @@ def test_small_and_significant_is_called_slightly_overconfident(tmp_path: Path) 
     assert found is not None
     assert found.kind == "open"
     assert "It is slightly overconfident: " in said
-    assert "ECE 0.014 over all inputs, where chance explains 0.012" in said
+    assert "the ECE over all inputs is 0.014, where chance explains up to 0.012" in said
 
 
 def test_predictions_below_the_highest_bin_are_judged_by_themselves(tmp_path: Path) -> None:
@@ -281,8 +284,10 @@ def test_a_hospital_that_gains_nothing_is_named_on_the_first_screen(tmp_path: Pa
     run = run_of(tmp_path / "run", [good, va, blind], 2, classification={"positive": "class 1"})
     kind, text = baseline(run) or ("", "")
     assert kind == "unknown"  # 4 inputs show nothing, as do 2
-    assert "No better than the most frequent class at 2 of 3 silos" in text
-    assert "VA (30 of 40 right, this class 30), Zurich (23 of 25 right, this class 23, specificity 0 of 2)" in text
+    assert "No better than always predicting the most frequent class at 2 of 3 silos" in text
+    assert (
+        "VA (30 of 40 right, this baseline 30), Zurich (23 of 25 right, this baseline 23, specificity 0 of 2)" in text
+    )
     assert [each.behind for each in judged(run)] == [False, True, True]
 
 
@@ -300,7 +305,7 @@ def test_a_run_that_has_learned_nothing_says_so_first(tmp_path: Path) -> None:
     found = trust(run)
     assert found is not None
     assert found.lines[0].kind == "bad"
-    assert "It is right no more often than the most frequent class" in found.lines[0].text
+    assert "It is no more accurate than always predicting the most frequent class" in found.lines[0].text
 
 
 def test_one_class_shows_nothing(tmp_path: Path) -> None:

@@ -51,13 +51,13 @@ def rows_of(page: str, header: str) -> list[list[str]]:
 
 
 def test_streams_stand_by_who_predicts_them_on_one_denominator(page: str) -> None:
-    header, *rows = rows_of(page, "inputs of silos")
-    assert header == ["inputs of silos", "predicted by", "right", "wrong", "abstained", "shares", "inputs"]
-    other, nobody = "only other silos'", "no silo's"
+    header, *rows = rows_of(page, "kind of inputs")
+    assert header == ["kind of inputs", "predicted by", "right", "wrong", "abstained", "shares", "inputs"]
+    own, other, nobody = "silos' own", "known to other silos only", "known to no silo"
     assert [[each[0].replace("&#39;", "'"), *each[1:-1]] for each in rows] == [
-        ["own", "local", "90.0 %", "10.0 %", "0.0 %", ""],
-        ["own", "global", "50.0 %", "50.0 %", "0.0 %", ""],
-        ["own", "this run", "85.5 %", "4.5 %", "10.0 %", ""],
+        [own, "local", "90.0 %", "10.0 %", "0.0 %", ""],
+        [own, "global", "50.0 %", "50.0 %", "0.0 %", ""],
+        [own, "this run", "85.5 %", "4.5 %", "10.0 %", ""],
         [other, "local", "0.0 %", "100.0 %", "0.0 %", ""],
         [other, "global", "50.0 %", "50.0 %", "0.0 %", ""],
         [other, "this run", "42.0 %", "28.0 %", "30.0 %", ""],
@@ -78,8 +78,8 @@ def test_scores_are_shown_per_stream_and_ties_flagged(page: str) -> None:
 
 
 def test_temperatures_are_told(page: str) -> None:
-    told = "1.25 for the local model, 0.8 for the global model (silos&#39; typically within a factor of 1.11)"
-    assert told in page
+    told = "1.25 for the local model, 0.8 for the global model (those of silos are typically within a factor of 1.11 "
+    assert f"{told}of this)" in page
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_promise_stands_beside_what_test_inputs_show(
     assert (f"Its guarantee of at most 10 % errors among answers is {verdict}." in said) == alarm
     assert box.startswith(" alarm") == alarm
     low, high = (f"{100 * end:.1f} %" for end in wilson(wrong, 180))
-    assert f"95 % interval of errors {low} to {high}, on calibration inputs " in box
+    assert f"This error rate (95 % interval {low} to {high}; on calibration inputs, " in box
     assert guarantee_lines(read_run(run)) == [
         "guarantee: answers 90 % of inputs with at most 10 % errors among them",
         f"on test:   90.0 % (180 of 200) answered, {share} wrong",
@@ -141,8 +141,8 @@ def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path
     run = decided_run(tmp_path / "run")
     text = write_report(run).read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert text.split('<div class="promise')[1].startswith(" alarm")
-    first = "not covered: of those that only other silos know 28.0 % are answered wrongly; "
-    assert f"{first}of those that no silo knows 20.0 % are answered wrongly" in text
+    first = "not covered: of those that only other silos know, 28.0 % are answered wrongly; "
+    assert f"{first}of those that no silo knows, 20.0 % are answered wrongly" in text
     page = Page(text).text
     assert "of inputs that only other silos know, 28.0 % were answered wrongly" in page
     assert guarantee_lines(read_run(run))[2] == (
@@ -211,15 +211,15 @@ def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
     header, *rows = rows_of(text, "guarantee of")
     assert header[2:] == ["answered, calibration", "answered, test", "wrong among these"]
     assert "900" not in Page(text).text
-    last = ["their own", "90.0 % (90 of 100)", "50.0 % (50 of 100)"]
+    last = ["the silo", "90.0 % (90 of 100)", "50.0 % (50 of 100)"]
     triangle = "\N{BLACK UP-POINTING TRIANGLE} "
     assert rows == [
         ["a", *last, "4.0 % (2 of 50)"],
         ["b", *last, f"{triangle}50.0 % (25 of 50)"],
     ]
     assert guarantee_lines(read_run(run))[1] == (
-        "on test:   2 silos have guarantees (2 of their own), and 2 answer under them; more errors than guaranteed, "
-        "beyond chance over all silos, at b"
+        "on test:   2 silos have guarantees (2 of their own), and 2 answer under them; there are more errors than "
+        "guaranteed, beyond chance over all silos, at b"
     )
     silos[1]["promise"] = own | {"whose": "federation", "statement": "for all silos together"}
     text = write_report(change(run, silos=silos)).read_text()  # which one silo is no test of
@@ -277,4 +277,4 @@ def test_a_run_with_one_stream_shows_it_without_explaining_streams(tmp_path: Pat
     run = decided_run(tmp_path / "run")
     tested = json.loads((run / "summary.json").read_text())["streams"]
     text = write_report(change(run, streams={"ind": tested["ind"]})).read_text()
-    assert {row[0] for row in rows_of(text, "inputs of silos")[1:]} == {"own"}
+    assert {row[0] for row in rows_of(text, "kind of inputs")[1:]} == {"silos&#39; own"}

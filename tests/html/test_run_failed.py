@@ -82,7 +82,7 @@ def test_a_lost_state_is_put_back_or_reset(tmp_path: Path) -> None:
 def test_what_failed_beside_is_said_too(tmp_path: Path) -> None:
     folder = fake_run(tmp_path / "run")
     text = failed(folder / "baselines" / "local", "unfinished", diverged=True, silo="silo-0")
-    what = "▲ Local failed in round 15: training diverged, first seen in the model of silo-0. The run is not affected, "
+    what = "▲ Local failed in round 15: training diverged, first seen in the model of silo-0. The run is not affected; "
     assert what in text
     assert "has no model" not in text
     assert "Complete" in text

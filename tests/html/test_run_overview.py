@@ -48,7 +48,7 @@ def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
     assert said(run).startswith(
         "uefl predicts 94.7 % of 1,800 test inputs correctly (95 % interval over inputs 93.6 % to 95.6 %), mean "
         "over 9 silos; "
-        "lowest is 92.6 % at silo-8 (185 of 200). "
+        "the lowest is 92.6 % at silo-8 (185 of 200). "
         "fedavg is right for 87.7 %."
     )
     assert "nats" not in said(run)  # which says nothing of whether it can be trusted
@@ -66,16 +66,16 @@ def test_a_difference_comes_with_the_interval_of_paired_silos(tmp_path: Path) ->
     differences = [100 * ((mine.test.accuracy or 0) - (its.test.accuracy or 0)) for mine, its in pairs]
     interval = ttest_1samp(differences, 0).confidence_interval(0.95)
     written = (
-        f"95 % interval over silos \N{MINUS SIGN}{-interval.low:.1f} to +{interval.high:.1f}), no more than chance"
+        f"95 % interval of the difference over silos \N{MINUS SIGN}{-interval.low:.1f} to +{interval.high:.1f}). "
+        "Chance can explain this, so neither is shown to be better."
     )
     assert interval.low < 0 < interval.high
     assert written in said(run)
 
 
 def test_a_clear_difference_is_called_one(run: RunFolder) -> None:
-    said_of = (
-        "It is 7.0 points ahead of fedavg in mean accuracy (95 % interval over silos +7.0 to +7.0), more than chance"
-    )
+    said_of = "It is 7.0 points ahead of fedavg in mean accuracy (95 % interval of the difference over silos +7.0 "
+    said_of += "to +7.0), more than chance explains."
     assert said_of in said(run)
 
 
@@ -101,7 +101,7 @@ def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Pat
         assert (radius**2).sum() == pytest.approx(60 * 2.6**2, rel=0.01)  # an equal area per input
     assert frames[0] == pytest.approx(frames[1], rel=1e-3)
     assert [name for _, name in found.legend] == list(DOMAINS)
-    assert "75 % of their variance" in found.note
+    assert "75 % of the variance" in found.note
 
 
 def test_features_of_some_test_inputs_say_of_how_many(run: RunFolder) -> None:
@@ -115,7 +115,7 @@ def test_features_of_some_test_inputs_say_of_how_many(run: RunFolder) -> None:
 def test_features_of_some_silos_say_of_how_many(run: RunFolder) -> None:
     found = scatter(run.features, list(DOMAINS), 40)
     assert found is not None
-    assert "features of 9 of 40 silos, from every domain in turn, vary most" in found.note
+    assert "features of 9 of 40 silos, chosen from every domain in turn, vary most" in found.note
 
 
 def test_the_page_of_a_folder_with_features_of_some_silos_says_of_how_many(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_the_lowest_domain_of_small_silos_is_told_if_its_inputs_show_it(
     write_json(run / "summary.json", summary | {"silos": silos})
     found = overview(read_run(run))
     assert found is not None
-    lowest = "<b>Lowest in domain low</b>: right for 50.0 % (50 of 100; 95 % interval of right ones 40.4 % to 59.6 %)"
-    assert [each.text for each in found.notes] == [f"{lowest}. Elsewhere: right for 90.0 %."] * told
+    lowest = "<b>Lowest accuracy in domain low</b>: right for 50.0 % (50 of 100 right, 95 % interval 40.4 % to 59.6 %)"
+    assert [each.text for each in found.notes] == [f"{lowest}. Elsewhere, it is right for 90.0 %."] * told
     for each in silos:
         each["reliability"] = {
             "count": [0, 10],

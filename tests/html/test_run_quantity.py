@@ -90,13 +90,13 @@ def test_errors_over_rounds_are_drawn(tmp_path: Path) -> None:
 def test_two_silos_do_not_show_what_chance_explains(tmp_path: Path) -> None:
     text = Page(quantity_run(tmp_path / "run", [5, 6], [8, 9])).text
     assert "absolute error is 3.00 lower than with training alone." in text
-    assert "Better than without inputs : mean absolute error 5.50, without inputs 10.0, means over silos." in text
+    assert "Better than without inputs : mean absolute error is 5.50, without inputs 10.0 (means over silos)." in text
     text = Page(quantity_run(tmp_path / "three", [5, 6, 7], [8, 9, 10])).text
     ends = ttest_1samp([-5, -4, -3], 0).confidence_interval(0.95)
-    interval = f"(95 % interval {ends.low:.2f} to {ends.high:.2f})".replace("-", "\N{MINUS SIGN}")
-    better = "Better than without inputs : mean absolute error differs by \N{MINUS SIGN}4.00, mean over silos"
+    interval = f"(mean over silos, 95 % interval {ends.low:.2f} to {ends.high:.2f})".replace("-", "\N{MINUS SIGN}")
+    better = "Better than without inputs : mean absolute error differs by \N{MINUS SIGN}4.00"
     assert f"{better} {interval}." in text
-    alone = "Mean absolute error less that of training alone is \N{MINUS SIGN}3.00 (95 % interval over silos"
+    alone = "Mean absolute error minus that of training alone is \N{MINUS SIGN}3.00 (95 % interval over silos"
     assert f"{alone} \N{MINUS SIGN}3.00 to \N{MINUS SIGN}3.00), more than chance over silos explains." in text
 
 
@@ -144,14 +144,14 @@ def test_verdicts_of_silos_follow_from_their_test_inputs(tmp_path: Path, seed: i
 def test_wide_intervals_and_skewed_predictions_are_told(tmp_path: Path) -> None:
     page = Page(quantity_run(tmp_path / "a", [5, 6, 7], [8, 9, 10], interval_width=17.0)).text
     assert (
-        "They are little narrower than intervals without inputs: 17.0 on average, compared with 18.0, which contain 90"
+        "They are hardly narrower than an interval without inputs: 17.0 on average, compared with 18.0 for the central"
         in page
     )
     assert "Do not act on a single prediction" not in page
     assert "Predictions are too" not in page
     page = Page(quantity_run(tmp_path / "c", [5, 6, 7], [8, 9, 10], interval_width=19.0)).text
     assert (
-        "They are no narrower than intervals without inputs: 19.0 on average, compared with 18.0, which contain 90"
+        "They are no narrower than an interval without inputs: 19.0 on average, compared with 18.0 for the central 90"
         in page
     )
     assert "Do not act on a single prediction: intervals are no narrower than those without inputs (below)." in page
@@ -187,7 +187,9 @@ def test_intervals_with_too_many_inputs_beyond_chance_are_too_wide(
         assert float(found[2]) == pytest.approx(p, abs=0.003)
         assert ", one-sided; 50 calibration inputs per silo)." in page
     wide = Page(quantity_run(tmp_path / "wide", [5, 6, 7], [8, 9, 10], interval_coverage=coverage, interval_width=19.0))
-    more = "They rest on 50 calibration inputs per silo and contain more test inputs than requested: try more of these "
+    more = (
+        "They rest on 50 calibration inputs per silo and contain more test inputs than requested: try more calibration "
+    )
     assert "Do not act on a single prediction" in wide.text
     assert (f"(below). {more}" in wide.text) == (p < 0.05)
 
@@ -221,12 +223,12 @@ def test_a_validation_error_that_has_risen_calls_for_fewer_rounds(
     page = Page(render(replace(read_run(tmp_path / "run"), rows=chance))).text
     first, _, rest = page.partition("Silos on their own")
     assert "ewer rounds" not in first  # chance explains it: a note below the table, and no step
-    assert "Fewer rounds may do as well: try them with" in rest
+    assert "Fewer rounds may be as good: try them with" in rest
     assert "no more than chance explains)" in rest
     quantity_run(tmp_path / "wide", [5, 6, 7], [8, 9, 10], interval_width=19.0)
     page = Page(render(replace(read_run(tmp_path / "wide"), rows=chance))).text
     first, _, rest = page.partition("Silos on their own")
-    assert "Fewer rounds may do as well: try them with" in first  # no other step says what to try
+    assert "Fewer rounds may be as good: try them with" in first  # no other step says what to try
     assert "ewer rounds" not in rest
     assert "ry more rounds" not in page
     quantity_run(tmp_path / "b", [5, 6, 7], [8, 9, 10], interval_width=9.0)
@@ -234,11 +236,11 @@ def test_a_validation_error_that_has_risen_calls_for_fewer_rounds(
     content["silos"][1]["pit"] = [1, 1, 1, 1, 2, 4, 8, 10, 10, 12]
     write_json(tmp_path / "b/summary.json", content)
     page = Page(render(read_run(tmp_path / "b"))).text
-    assert "They are narrower than intervals without inputs" in page
+    assert "They are narrower than an interval without inputs" in page
     told = "Predictions are too low at silo 'silo 1' (on average, its 50 observed values are at the 73 % quantile of "
-    assert f"{told}their predicted distributions, 50 % expected, p < 0.001, corrected for 3 silos)." in page
+    assert f"{told}their predicted distributions instead of 50 %, p < 0.001, corrected for 3 silos)." in page
     assert "Expect higher values than predicted at silo 'silo 1'." in page
-    for value, said in ((3.0, " (by 2.00 on average: 2 test inputs, observed 5.00, predicted 3.00)"), (6.0, "")):
+    for value, said in ((3.0, " (by 2.00 on average over 2 test inputs: observed 5.00, predicted 3.00)"), (6.0, "")):
         observed = [{"silo": "silo 1", "observed": [4.0, 6.0], "value": [value, value]}]
         write_json(tmp_path / "b/gallery.json", {"classes": [], "silos": [], "observed": observed})
         page = Page(render(read_run(tmp_path / "b"))).text
@@ -264,7 +266,7 @@ def test_no_two_places_of_a_page_ask_for_more_and_for_fewer_rounds(
     assert useless == (errors[0] == 9)
     assert ("Train for more rounds" in text) == (useless and last[2] == 6)
     assert ("Train for fewer rounds with" in first) == (last[2] == 7.99)
-    assert ("Fewer rounds may do as well" in rest) == (last[2] == 9)
+    assert ("Fewer rounds may be as good" in rest) == (last[2] == 9)
     assert "ewer rounds" not in (rest if last[2] == 7.99 else first)
 
 
@@ -322,7 +324,7 @@ def test_a_use_of_predictions_is_advised_only_if_it_is_shown(tmp_path: Path, noi
     low, high = (f"{end(found.values()):.2f}" if found else "" for end in (min, max))
     assert ("Only to rank a silo's inputs, predict new inputs with caveat predict" in page) == (noise == 2.0)
     assert (f": the rank correlation with observed values is {low} to {high}" in page) == (noise == 2.0)
-    worse = ". Do not use their mean as a forecast of the mean of a silo: it is off by "
+    worse = ". Do not use their mean as a forecast of the silo's mean: it is off by "
     means = [(np.mean(each["observed"]), np.mean(each["value"])) for each in observed]
     own, median = (np.mean([abs(y - other) for y, other in pairs]) for pairs in (means, [(y, 10) for y, _ in means]))
     assert (own >= median) == (shift == 8.0 or noise == 200.0)
@@ -343,7 +345,7 @@ def test_the_headline_has_the_interval_and_the_unit_of_its_error(tmp_path: Path)
     page = Page(render(read_run(tmp_path / "run"))).text
     assert (
         f"is off by 5.50 on average (mean absolute error, mean over 2 silos with 100 test inputs; 95 % interval over "
-        f"inputs {5.5 - half:.3g} to {5.5 + half:.3g}); the median of all training targets by 10.0" in page
+        f"inputs {5.5 - half:.3g} to {5.5 + half:.3g}); the median of all training targets is off by 10.0" in page
     )
     assert "Of training values of the target, 80 % are 2.00 to 18.0 (median 10.0)." in page
     about = json.loads((tmp_path / "run/run.json").read_text())

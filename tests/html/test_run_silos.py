@@ -109,7 +109,7 @@ def test_silos_that_cannot_be_judged_have_no_ranking_but_their_distribution_besi
     run = read_run(many(tmp_path / "run", silos))
     found = section(run)
     assert found.worst is found.helped is None
-    assert found.note.startswith("With at most 9 inputs each, single silos cannot be judged. ")
+    assert found.note.startswith("Single silos cannot be judged, because each has at most 9 test inputs. ")
     names = [f"silo-{i}" for i in range(silos)]
     if silos == 40:
         assert cells(found.rest, "silo") == [*names, "mean over silos", "all inputs"]
@@ -120,7 +120,8 @@ def test_silos_that_cannot_be_judged_have_no_ranking_but_their_distribution_besi
     spread, chance = 100 * pstdev(shares), 100 * (p * (1 - p) / 9) ** 0.5
     caption = found.histograms[0].caption
     assert all(">silos</text>" in chart.drawing for chart in found.histograms)
-    assert f"Standard deviation {spread:.1f} points, {chance:.1f} if silos differ only by chance (line)" in caption
+    told = f"Standard deviation {spread:.1f} points; if silos differ only by chance (line), it is {chance:.1f}"
+    assert told in caption
     page = render(run)
     opened, _, folded = page.partition("Other distributions over silos")
     assert ">Confidence less accuracy</p>" not in opened
@@ -208,8 +209,8 @@ def test_the_confusion_is_a_map_with_blank_zeros(tmp_path: Path) -> None:
     assert re.findall(r'fill-opacity="([\d.]+)" class="cell (\w+)"', drawing) == [
         ("0.82", "right"), ("0.3", "wrong"), ("1", "right"),
     ]  # fmt: skip
-    assert "2 of class ill called well" in drawing
-    assert "Most frequent errors: 2 of class ill called well." in Page(text).text
+    assert "2 of class ill predicted as well" in drawing
+    assert "Most frequent errors: 2 of class ill predicted as well." in Page(text).text
     assert Page(text).sections == ["overview", "silos", "errors", "training", "details"]
 
 

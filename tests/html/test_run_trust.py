@@ -63,9 +63,9 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
     kind, text = lines(found)[0]
     assert kind == "bad"
     assert text == (
-        "Do not trust its confidence: of the 360 predictions above 0.50, 99.9 % sure on average, 24 are wrong, where "
-        "0.4 were expected; "
-        "8 of 9 silos overconfident beyond chance (by chance 0.45 are over- or underconfident)."
+        "Do not trust its confidence: of the 360 predictions with confidence above 0.50 (on average 99.9 %), 24 "
+        "are wrong, where 0.4 were expected; "
+        "8 of 9 silos are overconfident beyond chance (by chance, 0.45 are over- or underconfident)."
     )
     assert "Set uncertainty.temperature_scaling = true" in advice(found)
     page = Page(render(read_run(tmp_path / "run"))).text
@@ -84,17 +84,18 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     found = told(confident_run(tmp_path / "run", RIGHT, off=1, temperature=True))
     assert lines(found)[1] == (
         "good",
-        "No error of its confidence was found in 360 test inputs: 97.5 % sure on average, 97.5 % right; expected "
-        "calibration error (ECE) 0.015, where chance explains 0.020.",
+        "No error of its confidence was found in 360 test inputs: they are predicted with 97.5 % confidence on "
+        "average and 97.5 % accuracy; the expected calibration error (ECE) is 0.015, where chance explains up to "
+        "0.020.",
     )
     assert (
         advice(found) == "Have a person decide inputs with total_uncertainty among the largest 10 % or with an alarm "
-        "(unlike the silo's own inputs, or more uncertain), 36 to 54 of 360 test inputs. This takes at least 6 of 9 "
-        "errors; of the less uncertain ones of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); "
-        "the limit was chosen on these inputs."
+        "(for inputs unlike the silo's own, or more uncertain): 36 to 54 of 360 test inputs, with at least 6 of 9 "
+        "errors. Of the less uncertain ones of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); "
+        "the limit was chosen on the same inputs."
     )
     silent = told(confident_run(tmp_path / "silent", RIGHT, off=1, temperature=True, unfamiliar=0.0))
-    assert "or more uncertain), 36 of 360 test inputs. This takes 6 of 9 errors; " in advice(silent)
+    assert "or more uncertain): 36 of 360 test inputs, with 6 of 9 errors. " in advice(silent)
 
 
 @pytest.mark.parametrize(("off", "kind"), [(0, "good"), (1, "good"), (2, "good"), (3, "bad")])
@@ -109,7 +110,7 @@ def test_confidence_that_is_too_low_is_another_warning(tmp_path: Path) -> None:
     kind, text = lines(told(confident_run(tmp_path / "run", [(40, 39, 0.7)] * 9, off=9)))[0]
     assert kind == "open"
     assert text.startswith("It is underconfident: ")
-    assert "9 of 9 silos underconfident beyond chance" in text
+    assert "9 of 9 silos are underconfident beyond chance" in text
 
 
 def test_sure_errors_are_judged_by_what_the_confidence_announces() -> None:
@@ -134,7 +135,7 @@ def test_wrong_answers_to_inputs_that_silos_do_not_know_are_said_first_and_drawn
     )
     page = render(read_run(folder))
     first = Markup(page.partition('id="outcomes"')[0].partition("<body")[2]).striptags()
-    assert "are not covered: of those that only other silos know 28.0" in first
+    assert "are not covered: of those that only other silos know, 28.0" in first
     assert not re.search(r"\b(ind|ood_local|ood_global)\b", first)
     bars = page.split('id="outcomes"')[1].split("</table>")[0].split("<tbody>")[1]
     widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="outcome (\w+)"', bars)]
@@ -178,7 +179,9 @@ def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
     found = familiarity(read_run(folder))
     assert found is not None
     assert found.kind == "open"
-    assert "1 of 9 silos need 19 calibration inputs at 5 % to raise one: silo-4." in found.text
+    assert (
+        "1 of 9 silos have too few calibration inputs to raise an alarm (a rate of 5 % takes 19): silo-4." in found.text
+    )
 
 
 def test_the_guaranteed_rate_is_that_of_the_run(tmp_path: Path) -> None:
@@ -197,7 +200,8 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     write_json(folder / "summary.json", content)
     assert lines(told(folder))[0] == (
         "open",
-        "No silo can raise an alarm, because 19 calibration inputs at 5 % are needed: no unfamiliar input is detected.",
+        "No unfamiliar input is detected: all silos have too few calibration inputs to raise an alarm (a rate of 5 % "
+        "takes 19).",
     )
 
 
@@ -205,10 +209,10 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     ("risk", "said"),
     [
         ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty above 0.321 nats (the most "
-                             "uncertain tenth) or with an alarm (unlike the silo's own inputs, or more uncertain), "
-                             "36 to 54 of 360 test inputs. This takes at least 6 of 9 errors; of the less uncertain "
-                             "ones of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); the limit "
-                             "was chosen on these inputs."),
+                             "uncertain tenth) or with an alarm (for inputs unlike the silo's own, or more uncertain): "
+                             "36 to 54 of 360 test inputs, with at least 6 of 9 errors. Of the less uncertain ones "
+                             "of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); the limit was "
+                             "chosen on the same inputs."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "
                             "wrong (95 % interval 1.9 % to 7.8 %), compared with 40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
@@ -243,7 +247,9 @@ def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
     found = familiarity(read_run(folder))
     assert found is not None
     assert found.kind == "good"
-    assert found.text == ("False alarms: 4.0 % (8 of 200 own test inputs), within the expected limit of 5 %.")
+    assert found.text == (
+        "False alarms: 4.0 % (8 of 200 own test inputs), within the limit of 5 % that is guaranteed on average."
+    )
     assert "20.0 % were answered wrongly, and 97.5 % raised an alarm" in lines(told(folder))[0][1]
 
 
@@ -297,9 +303,9 @@ def test_silos_where_the_class_is_ahead_by_chance_and_beyond_are_told_apart(tmp_
     good, same, worse = [[19, 1], [0, 20]], [[0, 10], [1, 9]], [[0, 10], [20, 10]]
     text = with_confusions(tmp_path / "run", lambda i: worse if not i else same if i < 4 else good)
     assert text.startswith(
-        "Do not use it at silo-0, where the most frequent class is right more often, beyond chance. Do not use it "
-        "at silo-1, silo-2, silo-3 before a test on more inputs there: it is right no more often than the most "
-        "frequent class."
+        "Do not use it at silo-0, where always predicting the most frequent class is more accurate, beyond chance. Do "
+        "not use it at silo-1, silo-2, silo-3 before a test on more inputs there: it is no more accurate than always "
+        "predicting the most frequent class."
     )
 
 
@@ -352,10 +358,10 @@ def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> Non
     found = right_and_wrong(read_run(folder))
     assert found is not None
     assert [name for _, name in found[1]] == ["right", "wrong", "known to other silos only", "known to no silo"]
-    assert "right: 90, 89 % of them up to 0.5 nats" in found[0].caption
+    assert "right: 89 % of 90 up to 0.5 nats" in found[0].caption
     assert found[0].drawing.count('class="event"') == 1
-    assert "known to other silos only: 100, 40 % of them" in found[0].caption
-    assert "known to no silo: 100, 10 % of them" in found[0].caption
+    assert "known to other silos only: 40 % of 100 up to" in found[0].caption
+    assert "known to no silo: 10 % of 100 up to" in found[0].caption
 
 
 def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folded(tmp_path: Path) -> None:
@@ -382,14 +388,14 @@ def test_a_warning_that_a_simple_model_is_better_is_the_first_step_and_not_folde
         describe(folder, "uefl", spec={"method": {"name": "uefl", "rounds": 25, "training": {"lr": 0.001}}})
         last = str(Markup(told(folder).advice[-1]).striptags())
         assert last.startswith("Or raise training.lr (now 0.001) with caveat run") == raised
-        assert last.endswith(": its logits are still small (temperature 0.06).") == raised
+        assert last.endswith(": the logits are still small (temperature 0.06).") == raised
         assert ("--set training.lr=0.003" in last) == raised
     page, found = render(read_run(folder)), overview(read_run(folder))
     assert found is not None
     assert found.sentence.striptags().startswith("Do not use it yet: uefl predicts 97.0 % of 360 test inputs")
-    end = " A simple linear (ridge) model of each silo's own training inputs is right 10 points more often on 1,040 "
+    end = " A simple linear (ridge) model of each silo's own training inputs is 10 points more accurate on 1,040 "
     assert found.sentence.striptags().endswith(
-        f"{end}validation inputs (only it is right for 120, only this run for 16)."
+        f"{end}validation inputs (only it is right for 120, and only this run for 16)."
     )
     assert "1 warning" not in page
     assert "Predict new inputs" not in page
@@ -432,7 +438,7 @@ def test_chance_does_not_explain_an_excess_that_one_silo_has_beyond_chance(tmp_p
     assert found.kind == "open"
     assert found.text.startswith("False alarms: 5.2 % (55 of 1,050 own test inputs), above the")
     assert "chance explains" not in found.text
-    assert "More than guaranteed, beyond chance over all silos: silo-1." in found.text
+    assert "At silo-1, they are more than guaranteed, beyond chance over all silos." in found.text
 
 
 def test_a_guarantee_that_test_inputs_exceed_at_its_own_level_is_doubted(tmp_path: Path) -> None:
@@ -443,13 +449,13 @@ def test_a_guarantee_that_test_inputs_exceed_at_its_own_level_is_doubted(tmp_pat
     assert steps.startswith("Until a test on more inputs, have a person check every answer. ")
     inputs, wrong = int((re.search(r"Test it on (\d+) further labelled inputs", steps) or [0, 0])[1]), 25 / 180
     answers = 180 + round(0.9 * inputs)
-    rule = f"about {answers} with those here, at most {answers // 10} are wrong (25 here), rely on answers, and have a "
-    assert f"{rule}person decide the inputs that it abstains from, here 10.0 %; else use more" in steps
+    rule = f"{answers // 10} of about {answers} answers are wrong, with those of this run (25 wrong), rely on answers, "
+    assert f"{rule}and have a person decide the inputs that it abstains from, here 10.0 %; else use more" in steps
     assert score_interval(wrong, 0.9 * inputs)[0] > 0.1 > score_interval(wrong, 0.9 * (inputs - 20))[0]
     page = Page(render(read_run(folder))).text
     assert "86.1 % of these correctly" in page
     assert page.count("Its guarantee of at most 10 % errors among answers is doubtful.") == 1
-    assert "if the guarantee holds, less than 10 % of tests show as many, so it is doubtful." in page
+    assert "makes the guarantee doubtful: if it holds, less than 10 % of tests have as many errors." in page
     strict = json.loads((folder / "summary.json").read_text())["guarantee"] | {"confidence_level": 0.999}
     change(folder, pooled=pooled | {"answered_accuracy": 0.84}, guarantee=strict)  # 29 wrong: beyond chance at 95 %
     assert "Have a person check every answer: its guarantee does not hold here" in advice(told(folder))
@@ -485,7 +491,7 @@ def test_the_share_of_errors_of_a_guarantee_is_one_number_on_the_page(tmp_path: 
     assert "Found: 5.8 % (21 of 100, weighted)." in page
     assert "50.0 % answered, 5.8 % of these wrong, silos weighted as in calibration; decisions may use" in page
     assert "21.0 %" not in page
-    assert "no single silo (most wrong at a: 20 of 50)" in page
+    assert "not for a single silo (most wrong at a: 20 of 50)" in page
 
 
 @pytest.mark.parametrize(
@@ -502,18 +508,20 @@ def test_one_model_that_is_better_beyond_chance_than_the_choice_of_models_is_nam
         models[name] |= {"pooled": {"accuracy": share}, "silos": 2}
     found = told(change(folder, models=models))
     first = " ".join(text for _, text in lines(found))
-    best = f"{said} better on own inputs: right for 99.0 %, the run's choice of models for 92.0 %."
+    best = f"{said} better on own inputs: accuracy 99.0 %, compared with 92.0 % for the run's choice of models."
     assert (best in first) == bool(said)
     assert ("better on own inputs" in first) == bool(said)
     always = "Where only classes that a silo has trained on can arrive, use the local models with caveat run "
-    always += f"{folder}/config.toml --set uncertainty.policy=always --out {folder}-always. Of own inputs they are "
-    always += "right for 99.0 %, this run's choice of models for 92.0 %"
+    always += f"{folder}/config.toml --set uncertainty.policy=always --out {folder}-always. They are right for "
+    always += "99.0 % of own inputs, this run's choice of models for 92.0 %"
     steps = [Markup(each).striptags() for each in found.advice]
     assert [step.startswith(always) for step in steps].count(True) == ("local" in said)
     assert steps[0].startswith("Where inputs that only other silos know or that no silo knows can arrive")
     about = json.loads((folder / "run.json").read_text())
     write_json(folder / "run.json", about | {"spec": about["spec"] | {"data": None}})  # a run from Python
-    assert ('use the local models: set uncertainty.policy = "always". Of' in advice(told(folder))) == ("local" in said)
+    assert ('use the local models: set uncertainty.policy = "always". They' in advice(told(folder))) == (
+        "local" in said
+    )
 
 
 @pytest.mark.parametrize(("silos", "above"), [(1, ["silo-0"]), (100, [])])
@@ -548,18 +556,18 @@ def test_where_nothing_is_answered_no_answers_are_advised(tmp_path: Path) -> Non
     sets = {"sets": {"coverage": 0.9, "least": 9}, "pooled": pooled | {"set_coverage": 0.93, "set_size": 1.652}}
     steps = [Markup(each).striptags() for each in told(change(folder, silos=silos, **sets)).advice]
     assert steps[0] == (
-        "Have a person decide every input, with the help of its prediction sets: these have 1.65 classes on average, "
+        "Have a person decide every input, with the help of the prediction sets: these have 1.65 classes on average, "
         "and contain the class of 93.0 % of test inputs, where 90.0 % were asked for."
     )
     absent = {"kind": "absent_classes", "text": "Without calibration inputs: class '3' at b.", "silos": ["b"]}
     (step,) = [Markup(each).striptags() for each in told(change(folder, warnings=[absent])).advice[:1]]
-    assert "; do not rule out a class without calibration inputs (named in a warning) by the sets of b" in step
+    assert "; do not rule out classes without calibration inputs (see warnings) by the sets of b" in step
     assert "rule out" not in steps[0]
     shares = dict(each.split("=") for each in re.findall(r"data\.split\.(\w+=[\d.]+)", steps[1]))
     assert Split(**{name: float(share) for name, share in shares.items()}) == Split(0.5, 0.1, 0.4)
     assert steps[1].startswith("Calibrate on about 80 inputs instead of 40, with 100 instead of 140 for training, with")
     assert steps[2].startswith("Or train for more rounds with")
-    assert steps[3].startswith("Or allow more errors than 10 % (uncertainty.risk)")
+    assert steps[3].startswith("Or allow more than 10 % errors (uncertainty.risk)")
     assert "total_uncertainty" not in " ".join(steps)
     assert "Predict new" not in " ".join(steps)
     assert (
@@ -668,14 +676,14 @@ def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Pa
         return [Markup(each).striptags() for each in told(change(folder, streams=streams)).advice]
 
     where = "Where inputs that only other silos know or that no silo knows can arrive, have a person decide "
-    told_wrong = "of its answers to those that only other silos know, 40.0 % (56 of 140) are wrong; of its answers to "
-    told_wrong += "those that no silo knows, 100.0 % (40 of 40) are wrong."
+    told_wrong = "of answers to inputs that only other silos know, 40.0 % (56 of 140) are wrong; of answers to inputs "
+    told_wrong += "that no silo knows, 100.0 % (40 of 40) are wrong."
     assert steps()[0] == f"{where}every input: {told_wrong}"
-    every = "every input, not only those with an alarm (unlike the silo's own inputs, or more uncertain)"
+    every = "every input, not only those with an alarm (for inputs unlike the silo's own, or more uncertain)"
     # all alarms are abstentions
-    none = " As many inputs raised an alarm (unlike the silo's own inputs, or more uncertain) as have no answer."
+    none = " As many inputs raised an alarm (for inputs unlike the silo's own, or more uncertain) as have no answer."
     assert steps(ood_local=0.3, ood_global=0.8)[0] == f"{where}every input: {told_wrong}{none}"
-    alarm = "those with an alarm (unlike the silo's own inputs, or more uncertain) or without an answer"
+    alarm = "those with an alarm (for inputs unlike the silo's own, or more uncertain) or without an answer"
     assert steps(ood_local=0.92, ood_global=0.95)[0] == f"{where}{alarm}: {told_wrong}"  # at most 10 % are wrong
     assert steps(ood_local=0.88, ood_global=0.95)[0] == f"{where}{every}: {told_wrong}"
     change(folder, policy={"name": "always"})
@@ -684,7 +692,7 @@ def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Pa
     about = json.loads((folder / "run.json").read_text())
     settings = about["spec"] | {"uncertainty": {"false_alarm_rate": 0.0}}
     write_json(folder / "run.json", about | {"spec": settings})
-    rest = " Alarms may notice them: set uncertainty.false_alarm_rate above 0."
+    rest = " Alarms may detect these: set uncertainty.false_alarm_rate above 0."
     assert steps()[0] == f"{where}every input: {told_wrong}{rest}"
     write_json(folder / "run.json", about)
     only = "Where only inputs like a silo's own can arrive, predict new inputs with caveat predict"
@@ -704,7 +712,7 @@ def test_foreign_answers_that_are_wrong_decide_where_it_is_not_used(tmp_path: Pa
     change(folder, models=models)
     streams["ood_global"]["models"]["switch"]["pooled"] |= {"coverage": 0.0}
     assert steps()[0].startswith("Where inputs that only other silos know can arrive, have a person decide every input")
-    assert ": of its answers to these, 40.0 % (56 of 140) are wrong." in steps()[0]
+    assert ": of answers to these, 40.0 % (56 of 140) are wrong." in steps()[0]
     del streams["ood_local"], streams["ood_global"]
     assert steps()[-1].startswith("Predict new inputs with caveat predict")
 
@@ -782,8 +790,8 @@ def test_a_silo_that_training_alone_may_serve_better_is_told_beside_the_mean(tmp
     assert ends.high is not None
     assert ends.low is not None
     assert ends.high < 0
-    assert "neither is shown to be better. At silo-0 it is 22.0 points behind by its own inputs (" in said
-    assert f"({-100 * ends.high:.1f} to {-100 * ends.low:.1f}; not corrected for 4 silos)." in said
+    assert "neither is shown to be better. At silo-0, it is 22.0 points behind (95 % interval over its inputs " in said
+    assert f" {-100 * ends.high:.1f} to {-100 * ends.low:.1f}, not corrected for 4 silos)." in said
     assert " At silo" not in alone_beside(tmp_path / "b", [30, 24, 20, 23])  # chance at each silo
     assert " At silo" not in alone_beside(tmp_path / "c", [36, *[23] * 11])  # one of 12 is
     assert " At silo" not in alone_beside(tmp_path / "d", [36, 36, 37, 38])  # the mean shows it

@@ -174,8 +174,8 @@ def test_the_page_shows_figures_thresholds_and_confusion(tmp_path: Path) -> None
     assert command("report", tmp_path / "run").exit_code == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert 'id="errors"' in page
-    assert "Metrics are for the class" in page
-    assert "called ill" in page
+    assert "The positive class is" in page
+    assert "predicted as ill" in page
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert f"{summary['silos'][0]['test']['auroc']:.2f} (" in page  # with its interval
 

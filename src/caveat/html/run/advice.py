@@ -1,4 +1,4 @@
-"""What to do with a run's model, the most important first."""
+"""Advice on what to do with a run's model, the most important first."""
 
 import math
 import shlex
@@ -38,9 +38,9 @@ from .rounds import rising
 from .silo_baselines import MOST_NAMED, alone_at, behind_alone, missed_at, no_use, worse_alone
 
 _ENOUGH = 100
-"""Minimum number of test inputs behind advice on the most certain ones."""
+"""Minimum number of the most certain test inputs for advice on them."""
 _FEW_ERRORS = 0.05
-"""Target error rate if deferring a tenth of the inputs gains too little."""
+"""Target error rate of the model's answers if deferring a tenth of the inputs leaves too many errors."""
 _MOST_STEPS = 4
 BESIDE = "Only beside a person's own decision, "
 """The beginning of advice on the use of labels that miss many inputs of the positive class."""
@@ -49,23 +49,23 @@ _OR_ALARM = f", or that raise {AN_ALARM}"
 
 
 def not_learned(run: RunFolder, only: OneClass | None) -> Markup:
-    """Return what to do with a model that is no better than the most frequent class, or predicts a single class."""
+    """Return what to do with a model that is no better than a constant prediction, or predicts `only` one class."""
     if only:
         text = "Do not use it at any silo: it predicts class {} {}. Train for more <code>rounds</code> "
         text += "or with another <code>training.lr</code>{}."
         alone, other = Markup(", or {} training alone (method <code>{}</code>){}"), run.comparable.get(ALONE)
-        better = ", which is better than the most frequent class" if other and judged_together(other).majority else ""
+        better = ", which is better than a constant prediction" if other and judged_together(other).majority else ""
         told = alone.format("use" if other else "try", ALONE, better)
         none = run.method == ALONE or len(run.silos) < 2 or (other and no_use(other))
         return Markup(text).format(only.name, only.always, Markup() if none else told)
-    text = "Do not use this model: it is right no more often than the most frequent class. Train for more "
+    text = f"Do not use this model: {_NO_GAIN}. Train for more "
     text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
     return Markup(text)
 
 
 def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, alarms: bool) -> list[Markup]:
     """Return what to do now with a model that has learned, the most important first; `alarms` is whether some inputs
-    raise one."""
+    raise an alarm."""
     behind, other = behind_alone(run), run.comparable.get(ALONE)
     alone = alone_step(run, behind, gap_to(run, other) if other and not no_use(other) else None)
     more = longer(run)
@@ -83,7 +83,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
     local: Markup | None = None
     gained = gained[0], [name for name in gained[1] if name not in lost]
     if too_few(run) and len(run.silos) > 1:
-        gained = gained[0], []  # what single silos show is chance
+        gained = gained[0], []  # single silos have too few inputs to be judged
     if doubt := _retest(run, alarms):
         steps = [*_where_not(run, *gained), *doubt]
     else:
@@ -104,7 +104,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         told = not alarms or doubt or wrong or whole
         check = "" if told else f", and have a person decide those with {AN_ALARM}"
         if unknown in found_steps:
-            found_steps += [] if local in found_steps else [_known_only(run, where)]  # both are of own inputs
+            found_steps += [] if local in found_steps else [_known_only(run, where)]  # both steps concern own inputs
         elif missed := missed_at(run, where):
             found_steps.append(predicting(run, where, f": {missed}", BESIDE))
         else:
@@ -151,7 +151,7 @@ def _instead(run: RunFolder, again: Markup | None, outside: Statement | None) ->
 def always(run: RunFolder) -> Markup:
     """Return how to answer every input with the local models: the command, or the setting."""
     found = run.section("uncertainty")
-    if found.get("score") and not found.get("familiarity", True):  # which then is refused
+    if found.get("score") and not found.get("familiarity", True):  # this score is refused with the policy "always"
         return Markup(", with <code>uncertainty.policy = &quot;always&quot;</code>, without <code>score</code>")
     command = varied(run, "always", "--set", "uncertainty.policy=always")
     return by(command, sum(seconds(run))) or Markup(": set <code>uncertainty.policy = &quot;always&quot;</code>")
@@ -162,7 +162,7 @@ def _other_rate(run: RunFolder) -> Markup:
     used, found = rate(run)[0], run.summary.temperature if run.summary else {}
     if used is None or not found or max(found.values()) > _SMALL_LOGITS:
         return Markup("use another <code>training.lr</code>")
-    text = Markup("raise <code>training.lr</code> (now {:g}){}: its logits are still small (temperature {:.2g})")
+    text = Markup("raise <code>training.lr</code> (now {:g}){}: the logits are still small (temperature {:.2g})")
     command = varied(run, "higher-lr", "--set", f"training.lr={3 * used:g}")
     return text.format(used, by(command, sum(seconds(run))), max(found.values()))
 
@@ -196,8 +196,8 @@ def shortfall(warning: WarningRecord, own: float | None = None) -> str:
     if own is not None:
         text = f"{_SIMPLE[warning.kind]} is right for {percent(own + points / 100)} of {inputs:,} validation inputs, "
         return f"{text}this run for {percent(own)}"
-    text = f"{_SIMPLE[warning.kind]} is right {points:.0f} points more often on {inputs:,} validation inputs (only it "
-    return f"{text}is right for {lost:,}, only this run for {gained:,})"
+    text = f"{_SIMPLE[warning.kind]} is {points:.0f} points more accurate on {inputs:,} validation inputs (only it is "
+    return f"{text}right for {lost:,}, and only this run for {gained:,})"
 
 
 _SIMPLE = {
@@ -207,7 +207,7 @@ _SIMPLE = {
 
 
 def predicting(run: RunFolder, silos: Sequence[str], check: str = "", only: str = "") -> Markup:
-    """Return how to predict new inputs of some of the silos, what a person checks, and where or how `only`."""
+    """Return how to predict new inputs of some silos, with the `check` that a person makes, and where or how `only`."""
     silo = silos[0] if len(silos) == 1 else "SILO"
     command = shlex.join(["caveat", "predict", run.given or run.path.name, "FILE", "--silo", silo])
     names = joined(silos) if len(silos) <= MOST_NAMED else listed(silos, MOST_NAMED)
@@ -215,7 +215,8 @@ def predicting(run: RunFolder, silos: Sequence[str], check: str = "", only: str 
     return Markup("{}redict new inputs{} with {}{}.").format(f"{only}p" if only else "P", of, code(command), check)
 
 
-_NOT_AT = "Do not use it at {}, where the most frequent class is right more often, beyond chance."
+_NOT_AT = "Do not use it at {}, where always predicting the most frequent class is more accurate, beyond chance."
+_NO_GAIN = "it is no more accurate than always predicting the most frequent class"
 
 
 def refusal(run: RunFolder, silo: str) -> str:
@@ -233,7 +234,7 @@ def against(run: RunFolder, silo: str) -> str:
     alone = [] if too_few(run) and len(run.silos) > 1 else without_gain(run)[1]
     (said,) = (str(step.striptags()) for step in _where_not(run, [], [silo])) if silo in alone else ("",)
     known = {each.name: of.majority for each, of in zip(run.silos, judged(run), strict=True)}.get(silo)
-    counts = f" ({known.right + known.gained - known.lost} against {known.right} of {known.inputs})" if known else ""
+    counts = f" ({known.right + known.gained - known.lost} and {known.right} of {known.inputs} right)" if known else ""
     return refusal(run, silo) or (f"{said.removesuffix('.')}{counts}." if said else "")
 
 
@@ -244,8 +245,8 @@ def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Mar
     if len(unknown) > MANY:
         which = "CSV of all" if len(run.silos) > MOST_ROWS else "table of"
         where = f"{len(unknown):,} of {len(run.silos):,} silos (listed in the {which} silos)"
-    text = "Do not use it at {} before a test on more inputs there: it is right no more often than the most frequent "
-    return [*steps, Markup(f"{text}class.").format(where)] if unknown else steps
+    text = f"Do not use it at {{}} before a test on more inputs there: {_NO_GAIN}."
+    return [*steps, Markup(text).format(where)] if unknown else steps
 
 
 def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
@@ -267,16 +268,14 @@ def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
     further = 10 * math.ceil(answers / test.effective * test.inputs / 10)
     total = test.answered + round(further * test.share)
     most = math.floor(promise.risk * total + 1e-9)
-    text = Markup("Test it on {:,} further labelled inputs, in the same mixture of silos, with {}. If of all answers, ")
-    text += Markup(
-        "about {:,} with those here, at most {:,} are wrong ({:,} here), rely on answers, and have a person "
-    )
-    text += Markup("decide the inputs that it abstains from, here {}{}; else use more calibration inputs, and run it ")
+    text = Markup("Test it on {:,} further labelled inputs, in the same mixture of silos, with {}. If at most {:,} ")
+    text += Markup("of about {:,} answers are wrong, with those of this run ({:,} wrong), rely on answers, and have ")
+    text += Markup("a person decide the inputs that it abstains from, here {}{}; else use more calibration inputs ")
     by = code(shlex.join(["caveat", "evaluate", run.given or run.path.name, "FILE", "--silo", "NAME"]))
     share = percent(1 - test.share)
     return [
         first.format(where),
-        text.format(further, by, total, most, test.wrong, share, _OR_ALARM * alarms) + "again.",
+        text.format(further, by, most, total, test.wrong, share, _OR_ALARM * alarms) + "and run it again.",
     ]
 
 
@@ -321,7 +320,7 @@ def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
     if not found.over and _tempered(run):
         off = silos_off(run)
         at = [one.silo.name for one in found.silos if not one.over and one.silo.name in off]
-        where = f" at {listed(at, MOST_NAMED)}" if at else "; no single silo shows it"
+        where = f" at {listed(at, MOST_NAMED)}" if at else "; no single silo shows this"
         return Markup("Read its confidence as too low{}.").format(where if len(run.silos) > 1 else "")
     if found.kind != "bad" and found.over:
         return None
@@ -333,7 +332,7 @@ def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
         return Markup("Rely on the guarantee rather than on confidence: a temperature is fitted, but is not enough.")
     command = varied(run, "guaranteed", "--set", "uncertainty.policy=guaranteed")
     given = run.section("uncertainty")
-    plain = given.get("policy") in (None, "always") and not given.get("score")  # others may refuse it
+    plain = given.get("policy") in (None, "always") and not given.get("score")  # with others, it may be refused
     how = by(command, sum(seconds(run))) if plain else Markup()
     how = how or Markup(" with <code>uncertainty.policy = &quot;guaranteed&quot;</code>")
     text = (
@@ -348,7 +347,7 @@ def _tempered(run: RunFolder) -> bool:
 
 
 def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
-    """Return what to leave to a person: abstentions, or the inputs whose deferral spares many errors, and alarms."""
+    """Return what to leave to a person: abstentions, or the inputs whose deferral prevents many errors, and alarms."""
     curve = run.summary.risk_coverage if run.summary else None
     test = kept(run.summary) if run.summary else None
     if test and 0 < test.answered < test.inputs:
@@ -363,7 +362,7 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         best = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
         rest = f"{_EVERY}: even without the most uncertain {{}} of test inputs, {{}}"
         rest = rest.format(percent(1 - found[0], 0), _wrong_of(*found[:2], inputs))
-        surest = f"; of the most certain {percent(best[0], 0)}, {percent(best[1])}" * (best[0] * inputs >= _ENOUGH)
+        surest = f"; of the most certain {percent(best[0], 0)}, only {percent(best[1])}" * (best[0] * inputs >= _ENOUGH)
         return Markup("{}{}.{}").format(rest, surest, lowest.errors if (lowest := lowest_domain(run)) else "")
     if found:
         coverage, risk, limit = found
@@ -372,10 +371,8 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         which = which if limit is None else f"above {limit:.3g} nats (the most uncertain tenth)"
         referred, wrong = inputs - round(coverage * inputs), round(errors * inputs)
         found_errors = wrong - round(risk * round(coverage * inputs))
-        said = Markup(
-            "Have a person decide inputs with <code>total_uncertainty</code> {}{}, {} of {:,} test inputs. This "
-        )
-        said += Markup("takes {}{:,} of {}; of the less uncertain ones{}, {}; the limit was chosen on these inputs.")
+        said = Markup("Have a person decide inputs with <code>total_uncertainty</code> {}{}: {} of {:,} test inputs, ")
+        said += Markup("with {}{:,} of {}. Of the less uncertain ones{}, {}; the limit was chosen on the same inputs.")
         raised = sum(round((silo.test.alarms or 0.0) * (silo.n_test or 0)) for silo in run.silos) if alarms else 0
         # it is unknown how many inputs are uncertain and raise an alarm, too
         which_ones = [f"{each:,}" for each in dict.fromkeys((max(referred, raised), min(referred + raised, inputs)))]

@@ -11,10 +11,10 @@ from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomia
 from ...uncertainty.typicality import least
 from .guarantee import foreign_streams
 
-AN_ALARM = "an alarm (unlike the silo's own inputs, or more uncertain)"
+AN_ALARM = "an alarm (for inputs unlike the silo's own, or more uncertain)"
 ALARM_MARKS = "an alarm, which marks inputs unlike the silo's own or more uncertain"
 _ALARM = 0.05
-"""Default if a run's settings are not known."""
+"""The assumed `false_alarm_rate` of a run with unknown settings."""
 _LEVEL = 0.05
 _ONE_SIDED = 1.645
 """The 95 % quantile of a normal distribution."""
@@ -39,7 +39,7 @@ def promised(run: RunFolder) -> float:
 
 
 def familiarity(run: RunFolder) -> Familiarity | None:
-    """Return the alarms; None if no input can raise an alarm, or if no silo has counted them."""
+    """Return the false alarms; None if no input can raise an alarm, or if no silo has counted them."""
     silos, alarm = [silo for silo in run.silos if silo.test.alarms is not None], promised(run)
     if run.summary is None or not silos or not alarm:
         return None
@@ -49,15 +49,15 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     broken = [silo.name for silo in silos if too_many(silo, alarm, len(silos))]
     foreign = foreign_streams(run.summary)
     kind, said = _own_alarms(silos, alarm, in_all or bool(broken))
-    kind = kind if foreign else "unknown"  # alarms that are only rare may never react
-    needed = f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %"
+    kind = kind if foreign else "unknown"  # few false alarms do not show that foreign inputs raise an alarm
+    needed = f"too few calibration inputs to raise an alarm (a rate of {100 * alarm:.3g} % takes {least(alarm)})"
     if able := len(mute) < len(silos):
         names = listed([silo.name for silo in mute], _MOST)
-        said += f" {len(mute):,} of {plural(len(silos), 'silo')} need {needed} to raise one: {names}." * bool(mute)
+        said += f" {len(mute):,} of {plural(len(silos), 'silo')} have {needed}: {names}." * bool(mute)
     else:
-        said = f"No silo can raise an alarm, because {needed} are needed: no unfamiliar input is detected."
+        said = f"No unfamiliar input is detected: all silos have {needed}."
     if broken:
-        said += f" More than guaranteed, beyond chance over all silos: {listed(broken, _MOST)}."
+        said += f" At {listed(broken, _MOST)}, they are more than guaranteed, beyond chance over all silos."
     elif in_all:
         said += " These are more than guaranteed, beyond chance; test inputs may be unlike calibration inputs."
     said += "" if foreign or not able else " Inputs that silos do not know were not tested (data.ood adds some)."
@@ -65,7 +65,7 @@ def familiarity(run: RunFolder) -> Familiarity | None:
 
 
 def alarms_only(run: RunFolder) -> bool:
-    """Return whether each silo abstains from as many own inputs as raise an alarm, and some does."""
+    """Return whether each silo abstains from as many own inputs as raise an alarm, and some input raises one."""
     known = [(silo.test.alarms, silo.test.answered) for silo in run.silos]
     found = [(alarms, 1 - answered) for alarms, answered in known if alarms is not None and answered is not None]
     same = all(math.isclose(alarms, abstained, abs_tol=1e-9) for alarms, abstained in found)
@@ -122,12 +122,12 @@ def too_many_in_all(silos: Sequence[SiloRecord], alarm: float, pooled: int = 0) 
 
 
 def _own_alarms(silos: Sequence[SiloRecord], alarm: float, excess: bool) -> tuple[str, str]:
-    """Return the kind and the text of the share of false alarms; more than the limit by chance show nothing."""
+    """Return the kind and the text of the verdict on false alarms; an `excess` is beyond chance."""
     total = sum(silo.n_test or 0 for silo in silos)
     found = sum(round((silo.test.alarms or 0.0) * (silo.n_test or 0)) for silo in silos)
     share = found / total if total else sum(silo.test.alarms or 0.0 for silo in silos) / len(silos)
     counts = f" ({found:,} of {plural(total, 'own test input')})" if total else " of own inputs"
     above = share > alarm
     why = ", by no more than chance explains" * (above and not excess)
-    said = f"False alarms: {percent(share)}{counts}, {'above' if above else 'within'} the expected limit of "
-    return "unknown" if above else "good", f"{said}{100 * alarm:.3g} %{why}."
+    said = f"False alarms: {percent(share)}{counts}, {'above' if above else 'within'} the limit of "
+    return "unknown" if above else "good", f"{said}{100 * alarm:.3g} % that is guaranteed on average{why}."

@@ -1,4 +1,4 @@
-"""Classification metrics with intervals, the majority class, confusion matrices, custom metrics."""
+"""Classification metrics with intervals, the majority-class baseline, and confusion matrices."""
 
 import math
 from collections.abc import Sequence
@@ -35,16 +35,16 @@ class Ranged:
 
 @dataclass(frozen=True)
 class Majority:
-    """The majority-class baseline: always the most frequent class in a silo's training data."""
+    """The majority-class baseline, which always predicts the most frequent class of a silo's training data."""
 
     right: int
     inputs: int
     name: str = ""
-    """That class; empty if silos differ in it."""
+    """The predicted class; empty if it differs between silos."""
     gained: int = 0
     """Number of inputs for which only the model is correct."""
     lost: int = 0
-    """Number of inputs for which only the majority class is correct."""
+    """Number of inputs for which only the baseline is correct."""
 
     @property
     def share(self) -> float:
@@ -52,12 +52,12 @@ class Majority:
 
     @property
     def beaten(self) -> bool:
-        """Whether the model is better beyond chance: a sign test of the inputs for which only one of both is right."""
+        """Whether the model is better beyond chance: a sign test of the inputs for which only one is right."""
         return binomial_tail(self.gained, self.gained + self.lost, 0.5) < _LEVEL
 
     @property
     def ahead(self) -> float:
-        """The p-value of the opposite test: that the class is better than the model."""
+        """The p-value of the opposite test: that the baseline is better than the model."""
         return binomial_tail(self.lost, self.gained + self.lost, 0.5)
 
     @property
@@ -66,7 +66,7 @@ class Majority:
         return 0.5 ** (self.inputs - self.right) < _LEVEL
 
     def __add__(self, other: "Majority") -> "Majority":
-        """Return the same of both silos' inputs together, each with its own class."""
+        """Return the baseline over the inputs of both silos together, each with its own class."""
         gained, lost = self.gained + other.gained, self.lost + other.lost
         return Majority(self.right + other.right, self.inputs + other.inputs, "", gained, lost)
 
@@ -84,32 +84,32 @@ class Judged:
 
     @property
     def behind(self) -> bool:
-        """Whether the majority class is correct as often or more often, and the model makes errors."""
+        """Whether the baseline is correct at least as often as the model, and the model makes errors."""
         most = self.majority
         return most is not None and most.gained <= most.lost and most.right + most.gained - most.lost < most.inputs
 
     @property
     def blind(self) -> str:
-        """Which of the two classes is never recognized, as a share of its inputs; empty if there is none."""
+        """Each class that is never recognized, such as "sensitivity 0 of 12"; empty if there is none."""
         pairs = (("sensitivity", self.sensitivity), ("specificity", self.specificity))
         return ", ".join(f"{name} 0 of {each.of}" for name, each in pairs if each and each.of and not each.value)
 
     @property
     def clearly_blind(self) -> bool:
-        """Whether less than half of one of the two classes is recognized, and chance does not explain it."""
+        """Whether one of the two classes is never recognized, and the 95 % interval of its share excludes a half."""
         return any(each.clearly_zero for each in (self.sensitivity, self.specificity) if each)
 
 
 @lru_cache(1)
 def judged(run: RunFolder) -> list[Judged]:
-    """Return a record for each of the run's silos; all are empty if classes were not counted."""
+    """Return a record for each of the run's silos, without counts and intervals if classes were not counted."""
     names = (run.summary.classes if run.summary else None) or []
     positive = run.summary.classification.positive if run.summary and run.summary.classification else ""
     return [_judged(silo.test, silo.classification, majority(silo, names), names, positive) for silo in run.silos]
 
 
 def judged_together(run: RunFolder) -> Judged:
-    """Return the metrics over all silos' test inputs, with each silo's own majority, and without newcomers."""
+    """Return the metrics over all silos' test inputs, with each silo's own majority class, and without newcomers."""
     summary = run.summary
     if summary is None:
         return Judged(0, None, None, None, None, None)
@@ -123,7 +123,8 @@ def judged_together(run: RunFolder) -> Judged:
 
 
 def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
-    """Return the majority class, the first one if tied; None if a silo's inputs were not counted by class."""
+    """Return the majority-class baseline, with the first of tied classes; None if a silo's inputs were not counted by
+    class."""
     counts, found = silo.class_counts, silo.classification
     if not counts or found is None or not found.confusion or len(counts) != len(found.confusion):
         return None
@@ -195,9 +196,9 @@ def one_class(run: RunFolder) -> OneClass | None:
 def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     """Return the kind and the text of the comparison with the majority class of each silo; None if that is unknown.
 
-    The kind is "bad" for a collapsed model or if the majority is right as often; "unknown" if the difference is within
-    chance (sign test of the inputs for which only one of both is right), or if no model could be better beyond chance;
-    "open" if some silo is worse beyond chance or blind to a class, "unknown" if it gains nothing; else "good".
+    The kind is "bad" for a collapsed model or if the baseline is right at least as often; "unknown" if the difference
+    is within chance (sign test of inputs for which only one is right), or if no model could be better beyond chance;
+    "open" if some silo is worse beyond chance or blind to a class, "unknown" if some silo gains nothing; else "good".
     """
     if only := one_class(run):
         text = Markup("<b>It predicts class {} for {}</b>: {} of these have this class.")
@@ -207,25 +208,28 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     if not known:
         return None
     whole = reduce(add, (most for _, _, most in known))
-    counts = f": of {plural(whole.inputs, 'test input')}, only this run is right for {whole.gained:,}, only the class "
-    counts += f"for {whole.lost:,}"
+    counts = f": of {plural(whole.inputs, 'test input')}, only this run is right for {whole.gained:,}, and only this "
+    counts += f"baseline for {whole.lost:,}"
     if not whole.beatable and whole.ahead >= _LEVEL:
         head, kind = "These test inputs cannot show whether it has learned", "unknown"
-        rest = f": only {whole.inputs - whole.right:,} of {plural(whole.inputs, 'test input')} have another class"
+        others = f"{whole.inputs - whole.right:,} of {plural(whole.inputs, 'test input')}"
+        rest = f": only {others} have a less frequent class"
     elif whole.gained <= whole.lost:
-        head, rest, kind = "It is right no more often than the most frequent class", counts, "bad"
+        head, rest, kind = "It is no more accurate than always predicting the most frequent class", counts, "bad"
     elif not whole.beaten:
-        head, rest, kind = "Cannot say whether it is better than the most frequent class", counts, "unknown"
+        head = "It is not shown to be better than always predicting the most frequent class"
+        rest, kind = counts, "unknown"
     elif (most := too_few(run)) and len(known) > 1:
-        head, kind = "Better than the most frequent class in all silos together", "good"
-        rest = f"{counts}; accuracy of single silos, with at most {plural(most, 'input')} each, cannot be judged"
+        head, kind = "Over all silos together, better than always predicting each silo's most frequent class", "good"
+        rest = f"{counts}; single silos, with at most {plural(most, 'input')} each, cannot be judged"
     elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.clearly_blind]:
         blind = "" if all(each.behind for _, each, _ in known if each.clearly_blind) else ", or blind to a class,"
-        head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"
+        head = f"No better than always predicting the most frequent class{blind} at {len(texts):,} of "
+        head += plural(len(known), "silo")
         rest = f": {listed(texts, _MOST_NAMED)}" if len(texts) <= MANY else counts
         kind = "open" if without_gain(run)[0] or any(each.clearly_blind for _, each, _ in known) else "unknown"
     else:
-        head, rest, kind = "Better than the most frequent class", counts, "good"
+        head, rest, kind = "Better than always predicting the most frequent class", counts, "good"
     return kind, Markup("<b>{}</b>{}.").format(head, rest)
 
 
@@ -250,13 +254,13 @@ def _gained_nothing(name: str, of: Judged) -> str:
     most = of.majority
     told = [of.blind] if of.blind else []
     if most is not None and of.behind:
-        told = [f"{most.right + most.gained - most.lost} of {most.inputs} right, this class {most.right}", *told]
+        told = [f"{most.right + most.gained - most.lost} of {most.inputs} right, this baseline {most.right}", *told]
     return f"{name} ({', '.join(told)})"
 
 
 def without_gain(run: RunFolder) -> tuple[list[str], list[str]]:
-    """Return the silos at which the most frequent class is right more often than the model, beyond chance (corrected
-    for the number of silos), and the others at which the model is right no more often."""
+    """Return the silos at which the baseline is right more often than the model, beyond chance (corrected for the
+    number of silos), and the others at which the model is right no more often."""
     pairs = zip(run.silos, judged(run), strict=True)
     found = [(silo.name, each.majority) for silo, each in pairs if each.behind and not silo.newcomer]
     worse = [name for name, most in found if most and most.ahead < _LEVEL / len(run.silos)]
@@ -337,14 +341,14 @@ def _map(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
     cells = sorted(
         ((n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k), reverse=True
     )
-    told = "; ".join(f"{n:,} of class {names[i]} called {names[k]}" for n, i, k in cells[:3])
+    told = "; ".join(f"{n:,} of class {names[i]} predicted as {names[k]}" for n, i, k in cells[:3])
     most = f"Most frequent errors: {told}" if told else "No errors"
-    label = f"Confusion of {len(names)} classes. {most}"
+    label = f"Confusion matrix of {len(names)} classes. {most}"
     caption = (
         "All silos' test inputs by their class (rows) and the most probable class (columns). Shades are shares of "
     )
     squares = [
-        Square(i, k, f"{n:,}", f"{n:,} of class {names[i]} called {names[k]}", _KINDS[i == k], n / sum(row))
+        Square(i, k, f"{n:,}", f"{n:,} of class {names[i]} predicted as {names[k]}", _KINDS[i == k], n / sum(row))
         for i, row in enumerate(confusion) for k, n in enumerate(row) if n
     ]  # fmt: skip
     side = min(46.0, 440 / len(names))
@@ -358,19 +362,19 @@ _KINDS = ("wrong", "right")
 def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
     if not found.positive:
         return []
-    sentence = f"Metrics are for the class {found.positive!r}."
+    sentence = f"The positive class is {found.positive!r}."
     at = found.operating
     if at is None:
-        return [f"{sentence} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
+        return [f"{sentence} Sensitivity and specificity are missing, because there are too few calibration inputs."]
     texts = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
     whose = [each.whose for each in texts if each is not None]
     sentence += " Sensitivity and specificity are at thresholds from calibration inputs, "
-    sentence += f"chosen for {_rule(found.rule)}; accuracy, confusion and gains are of the most probable class."
+    sentence += f"chosen for {_rule(found.rule)}; accuracy, confusion and gains are for the most probable class."
     if shared := whose.count("federation"):
         which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
-        inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
-        sentence += f" {which} too few of these for their own threshold and use the federation's, "
-        sentence += f"{decimal(at.threshold)}, from {inputs}."
+        inputs = f"{count(at.positives)} calibration inputs of the positive class and {count(at.negatives)} others"
+        sentence += f" {which} too few calibration inputs for their own thresholds, and use that of the federation "
+        sentence += f"({decimal(at.threshold)}, from {inputs})."
     return [sentence]
 
 
@@ -388,6 +392,6 @@ def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table
         words("class", [names[i] for _, i, _ in most]),
         words("predicted as", [names[k] for _, _, k in most]),
         column("inputs", [count(n) for n, _, _ in most]),
-        column("of the class", [percent(n / sum(confusion[i])) for n, i, _ in most]),
+        column("share of the class", [percent(n / sum(confusion[i])) for n, i, _ in most]),
     ]
     return Table(columns, f"The most frequent of {count(len(cells))} kinds of errors, over all silos' test inputs.")

@@ -16,9 +16,9 @@ LEVEL = 0.05
 """Significance level of all checks of confidence together; also the probability that a calibrated silo's ECE is above
 its chance band."""
 MATERIAL = 0.05
-"""Pooled ECE less that of chance, or difference of confidence and accuracy, below which a significant one is small."""
+"""Pooled ECE less that of chance, or difference of confidence and accuracy, below which an error is small."""
 _RESOLVED = 0.05
-"""Maximum upper end of the chance band with which the ECE is judged: calibration errors up to this go unnoticed."""
+"""Maximum upper end of the chance band with which the ECE is judged: smaller calibration errors can go unnoticed."""
 _SPREAD = 3.0
 """Minimum variance of a number of correct predictions for which it is about normal."""
 
@@ -55,7 +55,7 @@ class SureErrors:
     wrong: int
     inputs: int
     confidence: float
-    """Their mean."""
+    """Their mean confidence."""
     above: float
     """The lower edge of the bin."""
 
@@ -66,7 +66,7 @@ class SureErrors:
 
     @property
     def p(self) -> float:
-        """Probability of as many errors if the confidence is right."""
+        """Probability of at least as many errors if the confidence is right."""
         return poisson_tail(self.wrong, max(self.expected, 1e-9))
 
     @property
@@ -76,7 +76,7 @@ class SureErrors:
 
 
 class Check(NamedTuple):
-    """A comparison of confidence with accuracy: a p-value if the confidence is right, and the finding."""
+    """A comparison of confidence with accuracy: the finding, and its p-value if the confidence is right."""
 
     p: float
     over: bool
@@ -84,7 +84,7 @@ class Check(NamedTuple):
     large: bool
     text: str
     size: float = 1.0
-    """The ECE less that of chance (of silos: less its upper limit), or the difference of confidence and accuracy."""
+    """The ECE less that of chance (at silos: less its upper limit), or the difference of confidence and accuracy."""
     silos: bool = False
     """Whether silos are counted, rather than all inputs compared."""
 
@@ -115,7 +115,7 @@ class Confidence:
 
     @cached_property
     def tested(self) -> list[Check | None]:
-        """All checks; None where too few inputs allow none."""
+        """All checks; None for each that the inputs do not allow."""
         return [self._sure(), self._silos(), self._whole(), self._mean(), self._below()]
 
     @cached_property
@@ -125,14 +125,15 @@ class Confidence:
 
     @property
     def kind(self) -> str:
-        """ "bad" for large overconfidence, "open" for other errors, "unknown" if inputs decide nothing, or "good"."""
+        """ "bad" for large overconfidence, "open" for other errors; without errors, "good" if inputs suffice to find
+        them and no check is nearly significant, otherwise "unknown"."""
         if self.p < LEVEL:
             return "bad" if self.over and any(each.large for each in self.found) else "open"
         return "good" if self.resolved and not self.near else "unknown"
 
     @property
     def p(self) -> float:
-        """The smallest corrected p-value; 1 if too few inputs allow no check."""
+        """The smallest corrected p-value; 1 without any check."""
         return self.checks[0].p if self.checks else 1.0
 
     @property
@@ -142,7 +143,8 @@ class Confidence:
 
     @property
     def over(self) -> bool:
-        """Whether a significant check finds large overconfidence or, without one, the most significant check any."""
+        """Whether a significant check finds large overconfidence or, without such a check, the most significant check
+        finds any overconfidence."""
         return any(each.over and each.large and each.p < LEVEL for each in self.checks) or self.checks[0].over
 
     @property
@@ -160,8 +162,9 @@ class Confidence:
         if (sure := _sure_errors(self.bins)) is None:
             return None
         expected = f"{sure.expected:.1f}" if sure.expected < 10 else f"{sure.expected:.0f}"
-        text = f"of the {plural(sure.inputs, 'prediction')} above {sure.above:.2f}, {percent(sure.confidence)} sure on "
-        text += f"average, {sure.wrong:,} {'is' if sure.wrong == 1 else 'are'} wrong, where {expected} were expected"
+        text = f"of the {plural(sure.inputs, 'prediction')} with confidence above {sure.above:.2f} (on average "
+        text += f"{percent(sure.confidence)}), {sure.wrong:,} {'is' if sure.wrong == 1 else 'are'} wrong, where "
+        text += f"{expected} were expected"
         return Check(sure.p, True, sure.too_many, text)
 
     def _silos(self) -> Check | None:
@@ -171,8 +174,9 @@ class Confidence:
         if not off or len(self.judged) < 2:
             return None
         how = "overconfident" if over == off else "underconfident"
-        chance = f"by chance {LEVEL * len(self.judged):.2g} are over- or underconfident"
-        text = f"{off} of {plural(len(self.judged), 'silo')} {how} beyond chance ({chance})"
+        chance = f"by chance, {LEVEL * len(self.judged):.2g} are over- or underconfident"
+        are = "is" if off == 1 else "are"
+        text = f"{off} of {plural(len(self.judged), 'silo')} {are} {how} beyond chance ({chance})"
         beyond = [each.ece - each.ece_null.upper for one in self.off if (each := one.silo.test).ece and each.ece_null]
         size = sum(beyond) / len(beyond)
         p = binomial_tail(len(self.off), len(self.judged), LEVEL)
@@ -185,7 +189,7 @@ class Confidence:
             return None
         p = normal_tail(1.645 * (ece - band.mean) / (band.upper - band.mean))
         _, confidence, accuracy = self.rates
-        text = f"ECE {decimal(ece)} over all inputs, where chance explains {decimal(band.upper)}"
+        text = f"the ECE over all inputs is {decimal(ece)}, where chance explains up to {decimal(band.upper)}"
         return Check(p, confidence > accuracy, ece - band.mean >= MATERIAL, text, ece - band.mean)
 
     def _mean(self) -> Check | None:
@@ -232,7 +236,7 @@ def silos_off(run: RunFolder) -> dict[str, str]:
 
 
 def confidence(run: RunFolder) -> Confidence | None:
-    """Return the comparison; None for a run without bins of confidence or chance bands."""
+    """Return the comparison of confidence and accuracy; None for a run without bins of confidence or chance bands."""
     found = [each for silo in run.silos if (each := _of_silo(silo))]
     summary = run.summary
     if summary is None or not found or not any(each.judged for each in found):

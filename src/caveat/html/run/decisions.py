@@ -15,11 +15,9 @@ from ..diagrams import stack_swatch, stacked_bar
 from ..templates import Cell, Statement, Table, column, table, words
 from .alarms import AN_ALARM, promised
 from .guarantee import Shares, foreign, in_words, kept, shares_of
-from .quadrants import quadrants
+from .quadrants import KNOWN_TO, quadrants
 from .silo_metrics import METRICS
 
-ABOUT = {INSIDE: "own", "ood_local": "only other silos'", NOBODY: "no silo's"}
-"""Whose the inputs of a stream are; the mixture of the first two is no stream of its own."""
 OWN, CHOSEN = "always", "switch"
 """The policy that answers every input, with the local model if there is one; and the name of the chosen model."""
 SWITCHING = ("switch", "guaranteed")
@@ -28,7 +26,7 @@ _ORDER = ("local", "global", CHOSEN, ORACLE)
 
 
 def streams(run: RunFolder) -> dict[str, Stream]:
-    """Return streams by name; empty if one model judges the whole test split."""
+    """Return streams by name; empty if there is only one stream, and one model."""
     tested = run.summary.tested if run.summary else {}
     return tested if len(tested) > 1 or any(len(stream.models) > 1 for stream in tested.values()) else {}
 
@@ -42,8 +40,8 @@ def models(tested: Mapping[str, Stream]) -> list[str]:
 
 
 def label(run: RunFolder, model: str) -> str:
-    """Return the name of a model, which is only a switch if the policy switches. If some silos lack a model, the name
-    includes the number of silos."""
+    """Return the name of a model; the chosen one is called a switch only if the policy switches. If some silos lack the
+    model, the name includes the number of silos."""
     name = "answered" if model == CHOSEN and run.summary and run.summary.policy.name not in SWITCHING else model
     found = run.summary.models.get(CHOSEN if model == ORACLE else model) if run.summary else None
     few = found is not None and found.silos is not None and found.silos < len(run.silos)
@@ -72,11 +70,12 @@ class Single(NamedTuple):
     right: float
     """Its accuracy on own inputs."""
     chosen: float
-    """That of the run's choice."""
+    """The accuracy of the run's choice on these inputs."""
 
 
 def better_alone(run: RunFolder) -> Single | None:
-    """Return the model, beyond chance and no less often right than the run's answers; None without one."""
+    """Return a model that is right more often than the run's choice, beyond chance, and than the run's answers; None
+    without one."""
     test, models = (kept(run.summary), run.summary.models) if run.summary else (None, {})
     chosen = models[CHOSEN].pooled.accuracy if CHOSEN in models else None
     if test is None or chosen is None or not test.answered:
@@ -99,11 +98,11 @@ def local_only(run: RunFolder, by: Markup) -> Markup | None:
         return None
     other = run.summary.tested.get("ood_local")
     right = [other.models[name].pooled.accuracy for name in ("local", CHOSEN) if name in other.models] if other else []
-    cost = f"; of those that only other silos know, {' and '.join(map(percent, right))}" * (len(right) == 2)
+    cost = f"; for inputs that only other silos know, {' and '.join(map(percent, right))}" * (len(right) == 2)
     text = Markup(
-        "Where only classes that a silo has trained on can arrive, use the local models{}. Of own inputs they "
+        "Where only classes that a silo has trained on can arrive, use the local models{}. They are right for {} "
     )
-    text += Markup("are right for {}{}, this run's choice of models for {}{}.")
+    text += Markup("of own inputs{}, this run's choice of models for {}{}.")
     known = run.summary.models.get("local")
     error = f" (ECE {decimal(known.pooled.ece)})" if known and known.pooled.ece is not None else ""
     return text.format(by, percent(found.right), error, percent(found.chosen), cost)
@@ -118,10 +117,10 @@ def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
     right = [own.models[name].pooled.accuracy for name in ("global", "local") if name in own.models]
     if len(right) < 2 or right[0] is None or right[1] is None or right[0] >= right[1]:
         return None
-    text = "Where other classes can arrive, too, try to pass fewer own inputs to the global model: now it answers {}, "
-    text += "and is right for {} of all own inputs, the local models for {}. Lower "
-    text += "<code>uncertainty.handover_rate</code>{}; foreign inputs are then passed on "
-    return Markup(text + "less often, too, and local models answer more of them.").format(
+    text = "Where other classes can arrive, too, try to pass fewer own inputs to the global model: it answers {} of "
+    text += "them now, and is right for {} of all own inputs, the local models for {}. Lower "
+    text += "<code>uncertainty.handover_rate</code>{}; fewer foreign inputs are then "
+    return Markup(text + "passed on, too, and local models answer more of these.").format(
         percent(share), percent(right[0]), percent(right[1]), by
     )
 
@@ -136,14 +135,15 @@ def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | N
     known = " or ".join(in_words(name).removeprefix("those ") for name in found)
     what = "predictions for" if run.summary.policy.name == OWN else "answers to"
     told = "; ".join(
-        f"of its {what} {in_words(name) if len(found) > 1 else 'these'}, {_answered_wrong(run.summary, name)} wrong"
+        f"of {what} {in_words(name).replace('those', 'inputs') if len(found) > 1 else 'these'}, {wrong} wrong"
         for name in found
+        for wrong in [_answered_wrong(run.summary, name)]
     )
     alarms = {name: run.summary.tested[name].chosen.pooled.alarms for name in found}
     known_alarms = [(of, 1 - found[name].answered) for name, of in alarms.items() if of is not None]
     which, rest = "every input", Markup()
     if run.summary.policy.name != "guaranteed" and not promised(run):
-        rest = Markup(" Alarms may notice them: set <code>uncertainty.false_alarm_rate</code> above 0.")
+        rest = Markup(" Alarms may detect these: set <code>uncertainty.false_alarm_rate</code> above 0.")
     elif len(known_alarms) == len(found) and all(math.isclose(*each, abs_tol=1e-6) for each in known_alarms):
         rest = Markup(" As many inputs raised {} as have no answer.").format(AN_ALARM)
     elif len(known_alarms) == len(found):
@@ -169,8 +169,8 @@ def abstains(tested: Mapping[str, Stream]) -> bool:
 
 
 def decisions(run: RunFolder) -> dict[str, Any] | None:
-    """Return the section's tables and figures by name. None if there was nothing to decide: one model that answers
-    everything, and one stream."""
+    """Return the section's tables by name. None if there was nothing to decide, because one model answers everything in
+    the only stream."""
     tested = streams(run)
     found = {
         "quadrants": quadrants(tested) if run.summary and run.summary.policy.name != OWN else None,
@@ -187,7 +187,7 @@ def outcomes(run: RunFolder) -> tuple[Table, Sequence[tuple[Markup, str]]] | Non
     """Return what local models, the global model and the run make of each stream of inputs, as shares of all of its
     inputs, and a legend; None if there was nothing to decide."""
     rows = [
-        (_whose(name), count(stream.examples), who, shares)
+        (KNOWN_TO.get(name, name), count(stream.examples), who, shares)
         for name, stream in streams(run).items() if name != "mix"
         for who, shares in _answering(run, name, stream) if shares
     ]  # fmt: skip
@@ -195,7 +195,7 @@ def outcomes(run: RunFolder) -> tuple[Table, Sequence[tuple[Markup, str]]] | Non
         return None
     shares = [each for *_, each in rows]
     columns = [
-        words("inputs of silos", [name for name, *_ in rows]),
+        words("kind of inputs", [name for name, *_ in rows]),
         words("predicted by", [who for *_, who, _ in rows]),
         column("right", [percent(each.right) for each in shares]),
         column("wrong", [percent(each.wrong) for each in shares]),
@@ -205,10 +205,6 @@ def outcomes(run: RunFolder) -> tuple[Table, Sequence[tuple[Markup, str]]] | Non
     ]
     caption = "Shares of all silos' test inputs of each kind; if no silo knows an input, only abstention is correct."
     return Table(columns, caption), [(stack_swatch(kind, "outcome"), name) for kind, name in _OUTCOMES.items()]
-
-
-def _whose(stream: str) -> str:
-    return ABOUT.get(stream, stream)
 
 
 def _answering(run: RunFolder, name: str, stream: Stream) -> list[tuple[str, Shares | None]]:
@@ -232,7 +228,7 @@ def _outside_table(stream: str, found: Stream) -> Table | None:
     by_model = {name: found.outside[name] for name in models({"": found}) if name in found.outside}
     scores = list(dict.fromkeys(score for each in by_model.values() for score in each))
     of = {name: [each.get(score, Separation()) for score in scores] for name, each in by_model.items()}
-    about = "share of known inputs flagged when 95 % of these are; 0 is best"
+    about = "share of own inputs flagged when 95 % of the others are; 0 is best"
     columns = [
         words("score", scores),
         *(column(f"{name} AUROC", map(separated, each), "0.5 is chance, 1 is best") for name, each in of.items()),
@@ -256,7 +252,7 @@ def _model_table(run: RunFolder) -> Table | None:
         if metric == "accuracy":
             worst = (percent(each.worst.accuracy) for each in shown.values())
             columns.append(column("worst silo", worst, "accuracy at the silo with the lowest accuracy"))
-    caption = "The models that decisions choose from, each answering the whole test split: mean over silos."
+    caption = "Metrics of each model if it answers the whole test split, mean over silos."
     return table(columns, caption)
 
 

@@ -1,4 +1,4 @@
-"""The domain with the lowest accuracy, for silos that are too small to be judged one by one."""
+"""The domain with the lowest accuracy, for silos that are too small to be judged individually."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Counts:
 
     @property
     def told(self) -> str:
-        sure = "" if isnan(self.confidence) else f", {percent(self.confidence / self.inputs)} sure on average"
+        sure = "" if isnan(self.confidence) else f" and {percent(self.confidence / self.inputs)} sure on average"
         return f"right for {percent(self.right / self.inputs)}{sure}"
 
 
@@ -41,7 +41,7 @@ class Lowest:
 
     @property
     def exception(self) -> str:
-        """Where training alone is right as often or more often; empty if this is not known of this domain."""
+        """A text if the run is not ahead of training alone in this domain; empty if it is, or if this is unknown."""
         behind = self.alone and self.counts.right / self.counts.inputs <= self.alone.right / self.alone.inputs
         return f". In domain {self.name}, it is not ahead" if behind else ""
 
@@ -72,9 +72,10 @@ def in_lowest_domain(run: RunFolder) -> Statement | None:
     if (found := lowest_domain(run)) is None:
         return None
     lowest, alone = found.counts, found.alone
-    beside = f"; training alone is right there for {percent(alone.right / alone.inputs)}" if alone else ""
+    beside = f"; training alone is right for {percent(alone.right / alone.inputs)} there" if alone else ""
     low, high = map(percent, wilson(lowest.right, lowest.inputs))
-    text = Markup("<b>Lowest in domain {}</b>: {} ({} of {}; 95 % interval of right ones {} to {}){}. Elsewhere: {}.")
+    text = Markup("<b>Lowest accuracy in domain {}</b>: {} ({} of {} right, 95 % interval {} to {}){}. Elsewhere, ")
+    text += Markup("it is {}.")
     counts = (lowest.right, lowest.inputs)
     return Statement("open", text.format(found.name, lowest.told, *counts, low, high, beside, found.others.told))
 

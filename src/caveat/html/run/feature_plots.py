@@ -29,8 +29,8 @@ class Scatter:
 def scatter(
     features: Features | None, domains: Sequence[str], silos: int = 0, sizes: Mapping[str, int] = MappingProxyType({})
 ) -> Scatter | None:
-    """Return a figure per stage, on the same axes; `domains` in the order of their colors, `silos` is the number of all
-    silos of the run, `sizes` are the numbers of their test inputs. None without features."""
+    """Return a figure per stage, on the same axes; `domains` are in the order of their colors, `silos` is the number of
+    all silos of the run, and `sizes` has the number of test inputs of each. None without features."""
     if features is None or not any(len(points) for silo in features.silos for points in silo.points.values()):
         return None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
@@ -44,14 +44,14 @@ def scatter(
     explained = sum(features.explained[:2])
     count = len(features.silos)
     of = f"{count} of {silos:,} silos" if count < silos else plural(count, "silo")
-    of += ", from every domain in turn," if count < silos and len(order) == len(shown) else ""
-    note = f"The two directions in which the features of {of} vary most (PCA)"
-    note += f", which explain {100 * explained:.0f} % of their variance. " if features.explained else ". "
+    of += ", chosen from every domain in turn," if count < silos and len(order) == len(shown) else ""
+    note = f"Axes: the two directions in which the features of {of} vary most (PCA)"
+    note += f". They explain {100 * explained:.0f} % of the variance. " if features.explained else ". "
     shown_of = {silo.name: len(points) for silo in features.silos for points in silo.points.values()}
     if any(number < sizes.get(name, 0) for name, number in shown_of.items()):
         note += f"Of each silo, at most {max(shown_of.values()):,} test inputs are shown. "
     note += "A mark is one test input: the mean over its tokens' features, from the silo's predicting model. "
-    note += "Separate domains look different to the model. Only runs on one machine have this plot, because "
+    note += "Domains that do not overlap look different to the model. Only runs on one machine have this plot, because "
     note += "features never leave a silo."
     return Scatter(figures, legend, [silo.name for silo in features.silos], note)
 
@@ -65,8 +65,8 @@ def _scatter_figure(features: Features, stage: str, series: Mapping[str, int], f
     places = len({point for silo in features.silos for point in silo.points[stage]})
     caption = f"{count:,} test inputs at {places:,} places."
     if stage == "discretised":
-        caption = "The same inputs on the same axes, every token replaced by its nearest codeword: "
-        caption += f"{places:,} places, larger for more inputs."
+        caption = "The same inputs on the same axes, with every token replaced by its nearest codeword, "
+        caption += f"at {places:,} places; marks are larger for more inputs."
     axis = svg.text(frame.right - 6, frame.bottom - 6, "first component \N{RIGHTWARDS ARROW}", "end", "tick")
     return Chart(title, svg.drawing(_SIZE + 2, frame.bottom + 1, label, back, *drawn, axis, class_="scatter"), caption)
 
@@ -88,15 +88,15 @@ def codebook(run: RunFolder) -> Chart | None:
     most = max(max(use) for use in uses)
     label = f"Heat map of codeword use, {len(silos)} silos by {max(map(len, uses))} codewords, at most {most} tokens"
     names = [s.name if s.perplexity is None else f"{cut(s.name, 12)} {s.perplexity:.1f}" for s in silos]
-    caption = f"Each cell counts a silo's test tokens at a codeword, on a log scale, darkest at {most:,}; "
+    caption = f"A cell shows how many of a silo's test tokens use a codeword, on a log scale, darkest at {most:,}; "
     caption += "empty cells are codewords that the silo never uses"
     perplexed = any(silo.perplexity is not None for silo in silos)
-    caption += ", and the number after a name is its perplexity, the effective number of codewords in use." * perplexed
+    caption += ", and the number after a silo is its perplexity, the effective number of codewords in use." * perplexed
     return Chart("Codeword use", heat_map(names, uses, _shared(silos), label), caption.rstrip(".") + ".")
 
 
 def _shared(silos: Sequence[SiloRecord]) -> int | None:
-    """Return the number of shared columns, if all silos agree on it."""
+    """Return the number of shared columns; None if silos differ in it."""
     held = [(silo.codewords or Codewords(shared=0), len(silo.codeword_use or [])) for silo in silos]
     agreed = {words.shared if words.shared + words.private == columns else None for words, columns in held}
     return agreed.pop() if len(agreed) == 1 else None

@@ -30,7 +30,7 @@ class Kept:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, by Wilson."""
+        """The 95 % interval of the risk, by Wilson."""
         return (0.0, 1.0) if self.risk is None else score_interval(self.risk, self.effective)
 
     def missed(self, promised: float) -> bool:
@@ -105,7 +105,7 @@ class Shares:
 
 
 def foreign_streams(summary: Summary | None) -> dict[str, Stream]:
-    """Return the streams of inputs that silos do not know, without the mixture of both."""
+    """Return the streams of inputs that silos do not know, without the mixture with own inputs."""
     tested = summary.tested if summary else {}
     return {name: each for name, each in tested.items() if name not in (INSIDE, "mix")}
 
@@ -181,23 +181,25 @@ def promise_clause(run: RunFolder) -> str:
     limit = f"{100 * found.risk:.6g} %"
     if own:
         broken = exceeding(run.summary)
-        at = f"not kept at {joined(broken)}" if broken else "exceeded beyond chance at no silo"
-        return f" A guarantee of at most {limit} errors among its answers is {at}."
+        at = joined(broken) if broken else "no silo"
+        return f" The guarantee of at most {limit} errors among answers is exceeded beyond chance at {at}."
     if not found.guaranteed or (test := kept(run.summary)) is None or not test.missed(found.risk):
         return ""  # the box below has a guarantee that is compatible with the test inputs
     return f" Its guarantee of at most {limit} errors among answers is {_state(found, test)[0]}."
 
 
 def _state(found: GuaranteeRecord, test: Kept) -> tuple[str, str]:
-    """Return what test inputs show of a guarantee, in a few words and with its reason."""
+    """Return what test inputs show about a guarantee, in a few words and in a clause about the error rate."""
     if not test.missed(found.risk):
-        return "", "compatible with the guarantee"
+        return "", "is compatible with the guarantee"
     if test.broken(found.risk):
-        return "broken", "more than the guarantee allows, beyond chance"
+        return "broken", "is higher than the guarantee allows, beyond chance"
     if test.doubtful(found):
         level = f"{100 - 100 * found.confidence_level:.6g} %"
-        return "doubtful", f"if the guarantee holds, less than {level} of tests show as many, so it is doubtful"
-    return "missed, by no more than chance explains", "more than the guarantee allows, by no more than chance explains"
+        told = f"makes the guarantee doubtful: if it holds, less than {level} of tests have as many errors"
+        return "doubtful", told
+    told = "is higher than the guarantee allows, by no more than chance explains"
+    return "missed, by no more than chance explains", told
 
 
 def promise(run: RunFolder) -> Promise | None:
@@ -228,14 +230,14 @@ def _tested(found: GuaranteeRecord, test: Kept | None) -> str:
     if test is None or test.risk is None:
         return "No test input was answered." if test else ""
     low, high = map(percent, test.interval)
-    calibrated = f"on calibration inputs {percent(found.errors / max(found.answered, 1))}"
-    return f"95 % interval of errors {low} to {high}, {calibrated}: {_state(found, test)[1]}."
+    calibrated = f"on calibration inputs, {percent(found.errors / max(found.answered, 1))}"
+    return f"This error rate (95 % interval {low} to {high}; {calibrated}) {_state(found, test)[1]}."
 
 
 def _outside(summary: Summary, risk: float) -> str:
     """Return a sentence about inputs that silos do not know, if more answers to them are wrong than guaranteed."""
     wrong = {name: each.wrong for name, each in foreign(summary).items() if each.wrong > risk}
-    told = "; ".join(f"of {in_words(name)} {percent(share)} are answered wrongly" for name, share in wrong.items())
+    told = "; ".join(f"of {in_words(name)}, {percent(share)} are answered wrongly" for name, share in wrong.items())
     return f"Inputs that silos do not know are not covered: {told}." if told else ""
 
 
@@ -261,11 +263,12 @@ def _told(silos: list[SiloRecord], broken: list[str]) -> str:
     counts = ", ".join(f"{by.count(whose)} of {text}" for whose, text in _WHOSE.items() if whose in by)
     said = f"{len(silos)} silos have guarantees ({counts}), and {answering} answer under them"
     if broken:
-        return f"{said}; more errors than guaranteed, beyond chance over all silos, at {', '.join(broken)}"
-    return f"{said}; nowhere more errors than guaranteed, beyond chance over all silos" if "silo" in by else said
+        return f"{said}; there are more errors than guaranteed, beyond chance over all silos, at {joined(broken)}"
+    return f"{said}; no silo has more errors than guaranteed, beyond chance over all silos" if "silo" in by else said
 
 
 _WHOSE = {"silo": "their own", "domain": "their domain", "federation": "the federation"}
+_OF_SILO = {"silo": "the silo", "domain": "its domain", "federation": "the federation"}
 _ABOUT_GROUPS = (
     "A guarantee is about inputs like the calibration inputs of the silos that it covers; a guarantee of a domain or "
     "the federation says nothing about a single silo. "
@@ -278,13 +281,13 @@ def _by_silo(silos: list[SiloRecord], risk: float, caption: str, broken: Sequenc
     wrong = [Cell(_wrong(test) if test else "", flag if silo.name in broken else "") for silo, _, test in records]
     columns = [
         words("silo", [silo.name for silo, _, _ in records]),
-        words("guarantee of", [_WHOSE.get(each.whose, each.whose) for _, each, _ in records]),
+        words("guarantee of", [_OF_SILO.get(each.whose, each.whose) for _, each, _ in records]),
         column(
             "answered, calibration",
             [_share(each.answered, each.total) if each.guaranteed else "none" for _, each, _ in records],
-            "of the inputs it was tested on",
+            "of the inputs on which the guarantee was tested",
         ),
-        column("answered, test", [_answered(test) if test else "" for _, _, test in records], "of the silo's own"),
+        column("answered, test", [_answered(test) if test else "" for _, _, test in records], "of the test inputs"),
         column("wrong among these", wrong, f"at most {100 * risk:.6g} % are guaranteed"),
     ]
     return table(columns, caption, [silo.name for silo, _, _ in records])
@@ -296,7 +299,8 @@ def _unbroken(sentence: str) -> str:
 
 
 _ABOUT = (
-    "It covers inputs like the calibration inputs, in their mixture of silos{}: no single silo{}, no foreign inputs."
+    "The guarantee is for inputs like the calibration inputs, in their mixture of silos{}, not for a single silo{} or "
+    "for foreign inputs."
 )
 _FEW = 10
 """Maximum number of silos of which the one with the largest share of errors is named."""
@@ -337,8 +341,8 @@ def stated(found: GuaranteeRecord) -> str:
 
 
 def tested_level(found: GuaranteeRecord) -> float:
-    """Return the level at which the share was tested, which is the one that has its bound on errors; the guarantee's
-    own without a bound, or if both are about equal."""
+    """Return the level at which the share was tested, from its bound on errors; the guarantee's own level without a
+    bound, or if the two levels are about equal."""
     own = 1 - found.confidence_level
     if found.upper is None or not found.answered:
         return own

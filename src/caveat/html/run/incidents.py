@@ -24,9 +24,9 @@ def absence(run: RunFolder) -> Table | None:
     often = sorted(cases, key=lambda case: -len(set(cases[case])))[:_MOST_ROWS]
     shown = sorted(often, key=lambda case: (natural(case[0]), min(cases[case])))
     hidden = len(cases) - len(shown)
-    caption = "Silos whose replies were not included: these rounds aggregated the other silos."
+    caption = "Silos whose replies were excluded; these rounds aggregated the replies of other silos."
     if hidden:
-        caption += f" Shown are the {_MOST_ROWS} cases with the most rounds; {hidden:,} are not shown."
+        caption += f" The table shows the {_MOST_ROWS} cases with the most rounds; {hidden:,} are not shown."
     columns = [
         words("silo", (plain(silo) for silo, _, _ in shown)),
         words("rounds", (ranges(cases[case], _MOST_RANGES) for case in shown)),
@@ -42,7 +42,7 @@ def newcomers(run: RunFolder) -> str:
 
 
 def absent(run: RunFolder) -> str:
-    """Return the silos without final metrics as text; empty without any."""
+    """Return the silos without final metrics as text; empty if all have them."""
     return named(run.absent)
 
 
@@ -85,7 +85,7 @@ def unlike(run: RunFolder) -> str:
 
 
 def withdrawn(run: RunFolder) -> str:
-    """Return the silos that removed rows during the run, with the number per split; empty without any."""
+    """Return the silos that removed rows during the run, with the number of rows per split; empty without any."""
     left = [(s.name, s.dropped) for s in (run.summary.silos if run.summary else []) if s.dropped]
     return listed(
         [f"{plain(silo)} ({', '.join(f'{split} {count:,}' for split, count in of.items())})" for silo, of in left],
@@ -96,7 +96,7 @@ def withdrawn(run: RunFolder) -> str:
 _LONGEST_ERROR = 600
 """Maximum length of an error."""
 _USUAL, _FOR_SGD = (0.001, "the default of training.lr"), (0.01, "a usual start for sgd")
-"""The default learning rate, and the highest one that is advised after a divergence."""
+"""The learning rates that are tried after a divergence: the default, and one for SGD."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def varied(run: RunFolder, name: str, *options: str, command: str = "run") -> st
 
 
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
-    at = f" at {plain(failure.silo)}" if failure.silo and not failure.diverged else ""  # which diverges at all silos
+    at = f" at {plain(failure.silo)}" if failure.silo and not failure.diverged else ""  # divergence concerns all silos
     what, own = f"{whose}failed in round {failure.round}{at}", not whose
     # `what` has the place, because the error counts rounds of the schedule.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
@@ -143,20 +143,20 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
         lower = min((found or 10 * highest) / 10, highest)
         was = "" if found is None else f" from {found if found < 1e4 else round(found):,}"
         why = f" ({source})" if lower == highest else ""
-        left = "The run has no model." if own else "The run is not affected, only this comparison is missing."
+        left = "The run has no model." if own else "The run is not affected; only this comparison is missing."
         first = f", first seen in the model of {plain(failure.silo)}" if failure.silo else ""
         what = f"{what}: training diverged{first}. {left}"
         todo = f"Lower training.lr{was} to {lower:g}{why} and start another run; with the same settings it would fail "
         todo += "again."
         if run.federated and can_go_back(run.path):
             todo += (
-                " If a silo is the cause, exclude it: the failed round changed nothing, and the run continues "
-                "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
+                " If a silo is the cause, exclude it: the failed round changed nothing. Continue the run without the "
+                "silo, or roll the run back first. This command lists the rounds that it can be rolled back to:"
             )
             return Failed(own, what, todo, error, f"caveat rollback {run.path.name}")
         return Failed(own, what, todo, error, varied(run, "lower-lr", "--set", f"training.lr={lower:g}"))
     if failure.lost:
-        todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
+        todo = "Restore the silo's state from a copy and resume the run, or restart the silo without its state:"
         return Failed(
             own, f"{what}: its private state is lost.", todo, error, f"{run.resumed} --reset {plain(failure.silo)}"
         )

@@ -6,8 +6,8 @@ from ...uncertainty.statistical_tests import score_interval
 
 
 def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
-    """Return how many calibration inputs answer more if test errors at this share are fewer than allowed beyond chance,
-    that these are too many if they are more, or else nothing; nothing if silos have fewer inputs."""
+    """Return how many calibration inputs it takes to answer a larger share; or that this takes a better model, if test
+    errors at that share exceed the allowed ones beyond chance. Empty if silos have too few inputs."""
     curve, inputs = summary.risk_coverage, sum(silo.n_test or 0 for silo in summary.silos)
     if not (found.enough and curve and curve.risk and inputs) or found.enough_share <= (found.coverage or 0.0):
         return ""
@@ -16,14 +16,14 @@ def to_answer_more(summary: Summary, found: GuaranteeRecord) -> str:
     low, high = score_interval(risk, share * inputs)
     if low <= found.risk:
         text, needed = (
-            f" To answer {100 * found.enough_share:.0f} % takes",
+            f" To answer {100 * found.enough_share:.0f} % of inputs takes",
             f"about {found.enough:,} calibration inputs",
         )
         if not found.guaranteed:
             return f"{text} {needed}." if high <= found.risk else ""
         if found.enough - found.total > sum(silo.n_train or 0 for silo in summary.silos):
             return ""  # no split gives as many
-        # one error more than found is assumed
+        # the estimate assumes one more error than was found
         rare = "if errors stay as rare as on these"
         return f"{text} at most {needed} instead of {found.total:,} {rare} (data.split.calibration)."
     most = max((each for each, errors in points if errors <= found.risk), default=0.0)

@@ -23,8 +23,8 @@ def unanswered(run: RunFolder, longer: Markup | None) -> list[Markup]:
     # whether twice the calibration inputs, with twice the errors, are enough to answer some inputs
     nearly = answers_needed(2 * promise.errors, promise.risk, tested_level(promise)) <= 2 * promise.answered
     steps = steps if longer or not nearly else steps[::-1]
-    last = "Or allow more errors than {:.6g} % (<code>uncertainty.risk</code>), if your use permits it: decide before "
-    last += "the next test."
+    last = "Or allow more than {:.6g} % errors (<code>uncertainty.risk</code>), if your use permits this: decide "
+    last += "before the next test."
     return [
         Markup("Have a person decide every input{}.").format(_by_sets(run)),
         steps[0],
@@ -39,7 +39,7 @@ def _by_sets(run: RunFolder) -> str:
     if test is None or sets is None or test.set_coverage is None or test.set_size is None:
         return ""
     told = (
-        f", with the help of its prediction sets: these have {test.set_size:.2f} classes on average, and contain the "
+        f", with the help of the prediction sets: these have {test.set_size:.2f} classes on average, and contain the "
     )
     told += f"class of {percent(test.set_coverage)} of test inputs"
     known = [(silo.test.set_coverage, silo) for silo in run.silos if silo.test.set_coverage is not None and silo.n_test]
@@ -49,7 +49,7 @@ def _by_sets(run: RunFolder) -> str:
     told += f", where {percent(sets.coverage)} were asked for"
     warned = run.summary.warnings if run.summary else ()
     absent = [silo for each in warned if each.kind == "absent_classes" for silo in each.silos]
-    never = "; do not rule out a class without calibration inputs (named in a warning) by the sets of "
+    never = "; do not rule out classes without calibration inputs (see warnings) by the sets of "
     return told + f"{never}{listed(absent, MOST_NAMED)}" * bool(absent)
 
 

@@ -1,4 +1,4 @@
-"""The overview of a run: its result in a sentence, plots by silo, and other methods."""
+"""The overview of a run: its result in a sentence, and the comparison with other methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,18 +73,18 @@ def _sentence(run: RunFolder) -> Markup:
 
 
 def _lowest(run: RunFolder) -> tuple[str, str] | None:
-    """Return the lowest accuracy of a silo and its numbers; None for many silos, the lowest of which is by chance."""
+    """Return the lowest accuracy of a silo and its numbers; None for many silos, one of which is low by chance."""
     mean, worst = run.mean.accuracy or 0.0, run.worst
     named = worst is not None and worst.silo in chain.from_iterable(without_gain(run))  # below, with its numbers
     if not 1 < len(run.silos) < MANY or not worst or worst.accuracy is None or worst.accuracy >= mean or named:
         return None
     silo = next((silo for silo in run.silos if silo.name == worst.silo), None)
     if (tied := sum(each.test.accuracy == worst.accuracy for each in run.silos)) > 1:
-        return f"lowest is {percent(worst.accuracy)} at {tied:,} silos", ""
+        return f"the lowest is {percent(worst.accuracy)} at {tied:,} silos", ""
     counts = ""
     if run.summary and silo and silo.n_test and silo.test.accuracy is not None:
         counts = f"{round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,}"
-    return f"lowest is {percent(worst.accuracy)} at {worst.silo}", counts
+    return f"the lowest is {percent(worst.accuracy)} at {worst.silo}", counts
 
 
 def _missed(run: RunFolder) -> str:
@@ -151,9 +151,9 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
     said = f"It is {abs(100 * gap.value):.1f} points {direction} {called(name)} in mean accuracy"
     if gap.low is not None and gap.high is not None:
         low, high = 100 * gap.low, 100 * gap.high
-        said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
-        more, none = "more than chance", "no more than chance explains: neither is shown to be better"
-        said += f", {f'{more} explains' if gap.clear else none}"
+        said += f" (95 % interval of the difference over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
+        none = ". Chance can explain this, so neither is shown to be better"
+        said += ", more than chance explains" if gap.clear else none
     kind = "unknown" if not gap.clear else "good" if gap.value > 0 else "bad"
     lost = worse_alone(run) if name == ALONE and kind != "bad" else []
     if lost:
@@ -167,14 +167,14 @@ def _compared(run: RunFolder, name: str, other: RunFolder) -> Statement:
 
 
 def _behind_at(run: RunFolder) -> str:
-    """Return the silos at which training alone is better beyond chance, but not if one corrects for their number; empty
-    for many silos, of which some are by chance, and for small ones."""
+    """Return the silos at which training alone is better, beyond chance without a correction for the number of silos;
+    empty for many silos, of which some are by chance, and for small ones."""
     if too_few(run) or not 1 < len(run.silos) < MANY:
         return ""
     known, useless = differences_to_alone(run), useless_alone(run)
     found = [(name, dot.known) for name, dot in known.items() if (dot.high or 0.0) < 0 and name not in useless]
     told = [(name, *(f"{-100 * end:.1f}" for end in known)) for name, known in found]
-    text = " At {} it is {} points behind by its own inputs ({} to {}; not corrected for {:,} silos)."
+    text = " At {}, it is {} points behind (95 % interval over its inputs {} to {}, not corrected for {:,} silos)."
     return "".join(text.format(name, by, low, high, len(run.silos)) for name, by, high, low in told)
 
 
@@ -185,7 +185,7 @@ def headline(run: RunFolder) -> list[str]:
     # the sum of the ledger, if there is one
     counted = summary.traffic.bytes_up if summary and summary.traffic else None
     sent = run.sent.total.bytes if summary and run.sent else counted
-    measured = f" ({size(run.sent.total.measuring)} of these for metrics)" if summary and run.sent else ""
+    measured = f" (of which {size(run.sent.total.measuring)} for metrics)" if summary and run.sent else ""
     rounds = run.record.rounds if run.record else []
     seconds = sum(summary.seconds.values()) if summary else 0
     early = ", stopped early" if summary and summary.stopped else ""

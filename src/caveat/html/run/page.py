@@ -1,4 +1,4 @@
-"""The page of a run: a single file, self-contained, that loads nothing from the network."""
+"""The page of a run: a self-contained file that loads nothing from the network."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from .. import templates
 from ..templates import Table, column, table, words, worst_first
 from .advice import below
 from .classification import classification
-from .decisions import ABOUT, OWN, decisions, outcomes
+from .decisions import OWN, decisions, outcomes
 from .feature_plots import codebook, scatter
 from .guarantee import promise
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
 from .overview import headline, overview
-from .quadrants import QUADRANTS, two_models
+from .quadrants import KNOWN_TO, QUADRANTS, two_models
 from .quantity import quantity_parts
 from .rounds import cost_table, curves, domains
 from .sent_messages import metadata_sent, privacy, protection, secured
@@ -42,7 +42,7 @@ def again(run: RunFolder) -> Again:
     summary = run.summary
     known = [f"caveat {summary.version}"] if summary and summary.version else []
     known += [f"seed {summary.seed}"] if summary and summary.seed is not None else []
-    about = ", ".join(known)
+    about = " and ".join(known)
     if run.record is not None and run.record.in_python:
         return Again("", "", about)
     if run.federated:
@@ -62,12 +62,12 @@ def _command(run: RunFolder, source: str, *options: str) -> str:
 Kept = TypeVar("Kept", bound=Item)
 _IMAGE_BUDGET = 4_000_000  # characters of base64; further inputs have no image
 _SILOS_BY_QUADRANT = 5
-"""Maximum number of silos with quadrants, because each may have dozens of images."""
+"""Maximum number of silos whose inputs are shown by quadrant, because each silo may have dozens of images."""
 
 
 def within_budget(gallery: Gallery | None) -> Gallery | None:
-    """Return the gallery with as many images as fit on a page, silo by silo; None if it is empty. Quadrants, of the
-    first silos only, get the rest of the budget after the most and least certain inputs."""
+    """Return the gallery with as many images as fit on a page, silo by silo; None if it is empty. Inputs by quadrant,
+    of the first silos only, get the rest of the budget after the most and least certain inputs."""
     if gallery is None:
         return None
     if not gallery.sure_errors and not any(s.certain or s.uncertain or s.quadrants for s in gallery.silos):
@@ -102,7 +102,7 @@ class _Budget:
 
 
 def wrong_rows(gallery: Gallery) -> Table | None:
-    """Return the most confident errors of a table as rows with their values; None for other inputs."""
+    """Return the most confident errors on rows of a table, with their values; None for other inputs."""
     found = gallery.sure_errors
     names = list(dict.fromkeys(name for each in found for name in each.row_values))
     if not names:
@@ -116,7 +116,7 @@ def wrong_rows(gallery: Gallery) -> Table | None:
         *(column(name, [each.row_values.get(name, "") for each in found]) for name in names),
     ]
     caption = (
-        "From all silos, with the values that the model had; missing ones are empty. This page contains values of "
+        "From all silos, with the values that the model had; missing values are empty. This page contains values of "
     )
     return table(columns, f"{caption}single inputs.", [each.silo for each in found])
 
@@ -127,7 +127,7 @@ Examples = tuple[Sequence[str], Sequence[tuple[str, Sequence[Sequence[Item]]]]]
 
 
 def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
-    """Return, by silo, examples of each quadrant that has any."""
+    """Return the examples of each silo, by the quadrants that have any."""
     chosen = run.summary and run.summary.policy.name != OWN and two_models(run.summary.tested)
     shown = QUADRANTS if chosen else _ONE_MODEL
     found: dict[str, Examples] = {}
@@ -141,7 +141,7 @@ def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
 
 
 def _place(stream: str) -> tuple[int, str]:
-    names = [*ABOUT, "mix"]
+    names = [*KNOWN_TO, "mix"]
     return names.index(stream) if stream in names else len(names), stream
 
 
@@ -150,7 +150,7 @@ _TEMPLATE = "run/run.html.j2"
 
 def write_report(run: Path, out: Path | None = None) -> Path:
     """Write the report of the run in folder `run` to `out`, by default its report.html, and return its path. Raises
-    DataError if `run` is not a run's folder or one of its files is damaged, RunError if it cannot be written."""
+    DataError if `run` is not a run's folder or one of its files is damaged, RunError if `out` cannot be written."""
     return write_page(read_run(run), out or run / "report.html")
 
 

@@ -37,12 +37,12 @@ QUADRANTS = (
     Case("unknown unknowns", "neither the local nor the global model knows enough: no answer", "global", True),
 )
 KNOWN_TO = {INSIDE: "silos' own", "ood_local": "known to other silos only", NOBODY: "known to no silo"}
-"""Whose the inputs of a stream are."""
+"""To whom the inputs of a stream are known."""
 _BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
 
 
 def quadrants(tested: dict[str, Stream]) -> Table | None:
-    """Return a row per quadrant, a column per stream; None without a choice between two models.
+    """Return a row per quadrant and a column per stream; None without a choice between two models.
 
     Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
     Posterior Networks, IJCAI 2024, table 1.
@@ -53,8 +53,8 @@ def quadrants(tested: dict[str, Stream]) -> Table | None:
     names = (svg.element("span", q.name) + svg.element("span", q.meaning, class_="meaning") for q in QUADRANTS)
     columns = [column(name, (_cell(counts, q.key) for q in QUADRANTS)) for name, counts in found.items()]
     caption = "Each stream's test inputs by quadrant: their number and share"
-    best = [f"{name} ({KNOWN_TO[name]}) in {_BEST[name].name}" for name in found if name in _BEST]
-    wanted = f"; best is {', '.join(best)}" if len(best) > 1 else ""
+    best = [f"{name} ({KNOWN_TO[name]}) are {_BEST[name].name}" for name in found if name in _BEST]
+    wanted = f". Ideally, inputs of {', those of '.join(best)}" if len(best) > 1 else ""
     return table([words("quadrant", names), *columns], f"{caption}{wanted}.")
 
 

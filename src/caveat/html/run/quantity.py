@@ -37,7 +37,7 @@ from .subgroups import subgroup_table
 SHOWN = 12
 """Maximum number of silos with a picture."""
 USELESS = 0.5
-"""Lower bounds are useless below this share of the lower quantile without inputs."""
+"""Share of the lower quantile without inputs below which lower bounds are called useless."""
 
 
 def about_times(run: RunFolder) -> list[str]:
@@ -50,19 +50,19 @@ def about_times(run: RunFolder) -> list[str]:
         level = summary.intervals.coverage
         held = (
             f"Times are at least their lower bounds for {percent(level)} of inputs or more, whatever the censoring: "
-            f"bounds hold for the earlier of event and censoring. The mean bound is {mean.interval_low:.4g}"
+            f"bounds hold for the earlier of event and censoring. Their mean is {mean.interval_low:.4g}"
         )
         if summary.target.declared:
             said.append(f"{held}.")
         else:
             usual = reached(summary.target.edges, summary.target.shares, 1 - level)
-            useless = " The bounds are useless here."
+            useless = " The bounds are of no use here."
             quantile = f"{held}; the {percent(1 - level)} quantile of the Kaplan-Meier curve is {usual:.4g}."
             said.append(quantile + useless * (mean.interval_low < USELESS * usual))
     if events:
         said.append(
-            f"D-calibration has {events:.0f} events: with a probability of 80 % it detects (at 5 %) deviations of the "
-            f"shares of ten bins of {percent(detected(events))} (root mean square) or more, and no smaller ones."
+            f"The test of D-calibration has {events:.0f} events. At a level of 5 %, and with a probability of 80 %, it "
+            f"detects deviations of the shares of ten bins of {percent(detected(events))} or more (root mean square)."
         )
     return said
 
@@ -71,7 +71,7 @@ def sentence(run: RunFolder) -> str:
     """Return the result in a sentence."""
     mean, declared = run.mean, bool(run.summary and run.summary.target and run.summary.target.declared)
     if mean.integrated_brier is not None:
-        pairs = "" if mean.c_index is None else f"{run.title} orders {percent(mean.c_index)} of pairs right; "
+        pairs = "" if mean.c_index is None else f"{run.title} orders {percent(mean.c_index)} of pairs correctly; "
         known, curve = mean.reference_integrated_brier, "uniform times" if declared else "the Kaplan-Meier curve"
         beside = "" if known is None else f", that of {curve} {known:.3g}"
         return (
@@ -83,7 +83,7 @@ def sentence(run: RunFolder) -> str:
     guess = "the middle of the declared range" if declared else "the median of all training targets"
     alone = run.comparable[ALONE].mean.mae if ALONE in run.comparable else None
     others = {guess: mean.reference_mae, "training alone": alone}
-    told = [f"{name} by {significant(error)}" for name, error in others.items() if error is not None]
+    told = [f"{name} is off by {significant(error)}" for name, error in others.items() if error is not None]
     over, inputs, ends = plural(len(run.silos), "silo"), sum(silo.n_test or 0 for silo in run.silos), mean_error(run)
     about = f"mean absolute error, mean over {over}"
     about += f" with {inputs:,} {run.split} inputs" * bool(inputs)
@@ -113,13 +113,13 @@ def verdicts(run: RunFolder) -> list[Statement]:
     if own is not None and known is not None:
         behind, gain = _no_gain(run), over_silos(_gains(run))
         chance = own < known and gain is not None and gain.low is not None and not gain.clear
-        text = f"{called} {significant(own)}, without inputs {significant(known)}, means over silos"
+        text = f"{called} is {significant(own)}, without inputs {significant(known)} (means over silos)"
         if gain and gain.low is not None:
-            text = "{} differs by {}, mean over silos (95 % interval {} to {})"
+            text = "{} differs by {} (mean over silos, 95 % interval {} to {})"
             text = text.format(called, *alike(gain.known, own))
         at = f"; no gain at {listed(behind, MOST_NAMED)}" if behind and own < known else ""
         shown = [each.silo.name for each in silos if each.gain and each.gain.clear and each.gain.value < 0]
-        at += f"; by their own inputs better at {listed(shown, MOST_NAMED)}" if chance and shown else ""
+        at += f"; shown to be better at {listed(shown, MOST_NAMED)}" if chance and shown else ""
         worse = any(each.gain and each.gain.clear and each.gain.value > 0 for each in silos)
         kind = "bad" if own >= known else "open" if worse else "unknown" if behind or chance else "good"
         head = "No better" if own >= known else "Not shown to be better over silos" if chance else "Better"
@@ -129,7 +129,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
         side, clear = "lower" if gap.value < 0 else "higher", gap.clear
         text = f"{initial(called)} is {significant(abs(gap.value))} {side} than with training alone."
         if gap.low is not None:
-            text = "{} less that of training alone is {} (95 % interval over silos {} to {}), {}more than chance over "
+            text = "{} minus that of training alone is {} (95 % interval over silos {} to {}), {}more than chance over "
             text = text.format(initial(called), *alike(gap.known, own), "" if clear else "no ") + "silos explains."
         lines.append(Statement("good" if clear and gap.value < 0 else "bad" if clear else "unknown", text))
     lines += [_intervals(run, silos, silos[0].wanted)] if silos and silos[0].wanted else []
@@ -144,7 +144,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
 
 
 def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> Statement:
-    """Return whether intervals contain as many test inputs as guaranteed, by how much they do not, and their width."""
+    """Return whether intervals contain as many test inputs as guaranteed, how many are missing, and their width."""
     few = [f"{each.silo.name} ({each.covered}, {each.short:.1f} points short)" for each in silos if each.missed]
     share = run.mean.interval_coverage
     text = f"Intervals contain {percent(share)} of test inputs, mean over silos (guaranteed: {percent(wanted)})"
@@ -162,15 +162,15 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
     if width and usual:
         wide = width > _LITTLE * usual
         kind = "unknown" if wide and kind == "good" else kind
-        how = "no narrower" if width >= usual else "little narrower" if wide else "narrower"
-        text += f". They are {how} than intervals without inputs: {significant(width)} on average, compared with "
-        text += f"{significant(usual)}, which contain {percent(wanted)} of training targets"
+        how = "no narrower" if width >= usual else "hardly narrower" if wide else "narrower"
+        text += f". They are {how} than an interval without inputs: {significant(width)} on average, compared with "
+        text += f"{significant(usual)} for the central {percent(wanted)} of training targets"
     return Statement(kind, f"{text}.")
 
 
 def _distributions(p: float, most: str, inputs: float, freedom: int) -> Statement:
-    """Return whether predicted distributions are calibrated, by the p-value of a test and the most uneven silo; "good"
-    only if the test is not significant and would detect deviations that matter."""
+    """Return whether predicted distributions are calibrated, from the p-value of a test and the silo with the `most`
+    uneven one; "good" only if the test is clearly not significant and would detect deviations that matter."""
     kind = "open" if p < 0.05 else "good" if p >= _UNCLEAR and detected(inputs, freedom) <= _RESOLVED else "unknown"
     head = {
         "open": "Predicted distributions are not calibrated",
@@ -182,9 +182,9 @@ def _distributions(p: float, most: str, inputs: float, freedom: int) -> Statemen
 
 
 _UNCLEAR, _RESOLVED = 0.25, 0.2
-"""A p-value from which nothing hints at an error, and the largest deviation of shares that may go unnoticed."""
+"""Minimum p-value without a hint at an error, and the largest deviation of shares that may go unnoticed."""
 _LITTLE = 0.8
-"""Width of intervals, relative to those without inputs, above which they are little narrower."""
+"""Width of intervals, relative to the one without inputs, above which they are called hardly narrower."""
 
 
 def _usual_width(run: RunFolder, level: float) -> float | None:
@@ -202,21 +202,22 @@ def _judged(run: RunFolder) -> tuple[str, str]:
 
 
 def _no_gain(run: RunFolder) -> list[str]:
-    """Return the silos at which predictions without inputs are as good."""
+    """Return the silos at which predictions without inputs are at least as good."""
     name, _ = _judged(run)
     pairs = [(silo.name, getattr(silo.test, name), getattr(silo.test, f"reference_{name}")) for silo in run.silos]
     return [silo for silo, own, known in pairs if own is not None and known is not None and own >= known]
 
 
 def _gains(run: RunFolder) -> list[float]:
-    """Return by silo the metric less that without inputs."""
+    """Return the metric of each silo minus that of predictions without inputs."""
     name, _ = _judged(run)
     pairs = [(getattr(silo.test, name), getattr(silo.test, f"reference_{name}")) for silo in run.silos]
     return [own - known for own, known in pairs if own is not None and known is not None]
 
 
 def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup]) -> list[Markup]:
-    """Return what to do now, the most important first, by the advice to train for `fewer` rounds, or `maybe` so."""
+    """Return what to do now, the most important first; `fewer` is the advice to train for fewer rounds, `maybe` the
+    advice to try this."""
     name, _ = _judged(run)
     own, known, alone = getattr(run.mean, name), getattr(run.mean, f"reference_{name}"), run.comparable.get(ALONE)
     if not run.summary or own is None or known is None:
@@ -233,7 +234,7 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
     steps = [*fewer, *steps]
     behind, silos = _no_gain(run), judged(run)
     if behind:
-        text = "Test it on more inputs of {} before use there: these show no gain over predictions without inputs."
+        text = "Test it on more inputs of {} before use there: no gain over predictions without inputs is shown there."
         steps.append(Markup(text).format(listed(behind, MOST_NAMED)))
     if few := [each.silo.name for each in silos if each.missed]:
         text = "Do not rely on intervals at {} before you calibrate them on more inputs there "
@@ -242,7 +243,7 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
     width, usual = run.mean.interval_width, _usual_width(run, silos[0].wanted) if silos and silos[0].wanted else None
     if wide := bool(width and usual and width >= usual):
         text = "Do not act on a single prediction: intervals are no narrower than those without inputs (below)."
-        more = " They rest on {} and contain more test inputs than requested: try more of these "
+        more = " They rest on {} and contain more test inputs than requested: try more calibration inputs "
         more = Markup(f"{more}(<code>data.split.calibration</code>).").format(calibration_inputs(silos))
         steps.insert(0, Markup(text) + (more if too_wide(silos) else ""))
     for skew, side in (("low", "higher"), ("high", "lower")):
@@ -259,17 +260,15 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
         low, high = (f"{end(rank[name] for name in ordered):.2f}" for end in (min, max))
         check = f": the rank correlation with observed values is {low}{f' to {high}' * (low != high)}"
         if (gaps := mean_gaps(run)) and gaps[0] >= gaps[1]:
-            text = (
-                ". Do not use their mean as a forecast of the mean of a silo: it is off by {}, the median of training "
-            )
+            text = ". Do not use their mean as a forecast of the silo's mean: it is off by {}, the median of training "
             check += text.format(significant(gaps[0])) + f"targets by {significant(gaps[1])} (means over silos)"
         steps.append(predicting(run, ordered, check, "Only to rank a silo's inputs, "))
     return [*steps, *([] if fewer else maybe or [Markup("Try more <code>rounds</code>{}.").format(twice(run))])]
 
 
 def mean_gaps(run: RunFolder) -> tuple[float, float] | None:
-    """Return the differences of mean predictions, and of the median of all training targets, to mean observed values,
-    means over silos; None if they are unknown."""
+    """Return the mean differences, over silos, of mean predictions and of the median of all training targets from mean
+    observed values; None if they are unknown."""
     target = run.summary.target if run.summary else None
     shown = [each for each in run.gallery.observed if each.observed] if run.gallery else []
     if target is None or target.standardized or not target.edges or not shown:
@@ -280,17 +279,17 @@ def mean_gaps(run: RunFolder) -> tuple[float, float] | None:
 
 
 def off_by(run: RunFolder, silo: JudgedValues) -> str:
-    """Return by how much predictions of a silo are off in its direction; empty if means do not show it."""
+    """Return by how much predictions of a silo are too low or too high; empty if means do not show this."""
     shown = run.gallery.observed if run.gallery else ()
     each = next((each for each in shown if each.silo == silo.silo.name and each.observed), None)
     if each is None or ((gap := fmean(each.observed) - fmean(each.value)) > 0) != (silo.skew == "low"):
         return ""
     ends = f"observed {significant(fmean(each.observed))}, predicted {significant(fmean(each.value))}"
-    return f" (by {significant(abs(gap))} on average: {plural(len(each.observed), 'test input')}, {ends})"
+    return f" (by {significant(abs(gap))} on average over {plural(len(each.observed), 'test input')}: {ends})"
 
 
 def calibration_inputs(silos: Sequence[JudgedValues]) -> str:
-    """Return the number of calibration inputs."""
+    """Return the numbers of calibration inputs of silos, in words."""
     ends = sorted(each.silo.n_calibration or 0 for each in silos)
     least, per = f"{ends[0]:,} to " * (ends[0] < ends[-1]), " per silo" * (len(ends) > 1)
     return f"{least}{ends[-1]:,} calibration inputs{per}"
@@ -298,7 +297,7 @@ def calibration_inputs(silos: Sequence[JudgedValues]) -> str:
 
 def _stop_earlier(run: RunFolder) -> tuple[list[Markup], list[Markup]]:
     """Return the advice to train for fewer rounds, if the error on validation inputs has risen since beyond chance over
-    silos; and the one to try them, if it has risen by no more than that."""
+    silos; and the advice to try fewer rounds, if chance can explain the rise."""
     metric, called = _judged(run)
     found = overtrained(run, metric)
     if found is None or run.summary is None:
@@ -306,7 +305,7 @@ def _stop_earlier(run: RunFolder) -> tuple[list[Markup], list[Markup]]:
     at, least, last, gap = found
     clear = bool(gap and gap.clear)
     again = varied(run, "shorter", "--set", f"rounds={at}")
-    head, shown = "Fewer <code>rounds</code> may do as well: try them", "no more than chance explains"
+    head, shown = "Fewer <code>rounds</code> may be as good: try them", "no more than chance explains"
     if clear:
         head, shown = "Train for fewer <code>rounds</code>", "more than chance explains"
     text = "{}{} (or set <code>evaluation.early_stopping_patience</code>): validation {} was lowest after round {:,} "

@@ -14,7 +14,7 @@ from ..svg import Chart, Point
 
 
 def side_by_side(groups: Mapping[str, Sequence[Chart]]) -> list[Chart]:
-    """Return the charts of several kinds silo by silo, with the kind in their titles, which are names of silos."""
+    """Return the charts of several kinds silo by silo, with the kind after the name of the silo in their titles."""
     names = dict.fromkeys(chart.title for charts in groups.values() for chart in charts)
     return [
         replace(chart, title=f"{name}: {kind}")
@@ -71,12 +71,12 @@ def survival(found: SurvivalCurves) -> Chart:
     steps = [(t, each) for k, t in enumerate(found.times) for each in found.observed[max(k - 1, 0) : k + 1]]
     curves = (("predicted mean", list(zip(found.times, found.predicted, strict=True))), ("Kaplan-Meier", steps))
     drawn = [svg.draw(frame, svg.Line(points, k, name, "stream")) for k, (name, points) in enumerate(curves)]
-    label = f"Survival at {found.silo}: predicted (disc) and observed"
+    label = f"Survival at {found.silo}: predicted mean and observed (Kaplan-Meier)"
     return Chart(found.silo, svg.plot(frame, label, x_ticks, y_ticks, "time", *drawn))
 
 
 def probabilities(silos: Sequence[SiloRecord]) -> list[Chart]:
-    """Return the histograms of predicted probabilities of smaller values than those observed (PIT) on the same axes."""
+    """Return histograms of the predicted probability of a value below the observed one (PIT), on the same axes."""
     shares = {silo.name: [count / (sum(silo.pit) or 1.0) for count in silo.pit] for silo in silos if silo.pit}
     top = max((max(*each, 3 / len(each)) for each in shares.values()), default=1.0)
     return [_probabilities(silo, shares[silo.name], top) for silo in silos if silo.pit]
@@ -92,6 +92,6 @@ def _probabilities(silo: SiloRecord, shares: Sequence[float], top: float) -> Cha
     x_ticks = svg.written(svg.ticks(0.0, 1.0), lambda share: percent(share, 0))
     y_ticks = svg.written(ends, lambda share: percent(share, 0))
     uniform = svg.line(frame.at((0.0, part)), frame.at((1.0, part)), "event")
-    label = f"Predicted probabilities of smaller values at {silo.name}"
+    label = f"Predicted probabilities of values below the observed ones at {silo.name}"
     drawn = histogram_bars(frame, shares, titles)
     return Chart(silo.name, svg.plot(frame, label, x_ticks, y_ticks, "probability", chance, *drawn, uniform))

@@ -29,8 +29,8 @@ BRIEF = ("crps", "c_index", "integrated_brier")
 
 
 def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
-    """Return a table of the errors and intervals of each silo, beside those without inputs and other methods' errors;
-    None without metrics. A `brief` table has fewer columns of the latter."""
+    """Return a table of the errors and intervals of each silo, beside those without inputs and those of other
+    methods; None without metrics. A `brief` table has fewer columns of other methods."""
     silos = run.silos
     if not silos:
         return None
@@ -64,7 +64,7 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
     ]
     if times and not brief:
         values = [significant(test.d_calibration) for test in (*tests, run.summary.pooled if run.summary else mean)]
-        columns.append(column("D-calibration p", values, "test that predicted probabilities are uniform; last: pooled"))
+        columns.append(column("D-calibration p", values, "test that probabilities are uniform; last: pooled"))
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals else None
     covered = [_covered(silo, wanted, len(silos)) for silo in silos]
     columns.append(column("coverage", [*covered, percent(mean.interval_coverage)], "inputs within their interval"))
@@ -72,7 +72,7 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         column(
             "width",
             [""] * (len(silos) + 1) if times else widths((*tests, mean)),
-            "mean width of intervals, infinite if one of them is",
+            "mean width of intervals; infinite if an interval is",
         )
     )
     columns.append(column(f"lower{between}bound", numbers("interval_low", tests, mean), "mean lower bound of times"))
@@ -81,7 +81,7 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         columns.append(column("answered", [*shares, percent(mean.coverage)]))
     known = "Kaplan-Meier: the survival curve" if times else "No inputs: the distribution"
     known = (
-        "Uniform: all of the declared data.range alike."
+        "Uniform: every value of the declared data.range has the same probability."
         if declared
         else f"{known} of all training targets{', standardized at each silo' * standardized}."
     )
@@ -104,19 +104,19 @@ class JudgedValues:
     gain: Dot | None
     """Mean absolute error less the error without inputs, with its 95 % interval over test inputs if this is known."""
     to_alone: Dot | None
-    """The same less the error of training alone."""
+    """Mean absolute error less that of training alone, likewise."""
     wanted: float | None
     """The guaranteed coverage of intervals."""
     missed: bool
-    """Whether the coverage is too low, beyond chance."""
+    """Whether the coverage is too low, beyond chance over all silos."""
     skew: str
     """The direction in which predictions are off, beyond chance; empty if they are not."""
     skew_p: float
-    """The p-value of this, corrected for the number of silos."""
+    """The p-value of `skew`, corrected for the number of silos."""
 
     @property
     def short(self) -> float:
-        """Points of coverage below the guarantee; at most 0 if none are missing."""
+        """Points by which the coverage is below the guarantee; at most 0 if it is not."""
         found = self.silo.test.interval_coverage
         return 0.0 if found is None or self.wanted is None else 100 * (self.wanted - found)
 
@@ -132,7 +132,7 @@ class JudgedValues:
         text = (
             f"on average, its {sum(self.silo.pit):.4g} observed values are at the {percent(_mean_pit(self.silo), 0)} "
         )
-        return f"{text}quantile of their predicted distributions, 50 % expected, {equation(self.skew_p)}"
+        return f"{text}quantile of their predicted distributions instead of 50 %, {equation(self.skew_p)}"
 
     @property
     def verdict(self) -> Statement:
@@ -176,8 +176,8 @@ def judged(run: RunFolder) -> list[JudgedValues]:
 
 
 def _gain(run: RunFolder, silo: SiloRecord) -> Dot | None:
-    """Return the difference in error to predictions without inputs. Its standard deviation is of the inputs with an
-    observed value in the gallery, which are spread evenly over all test inputs."""
+    """Return the difference in error to predictions without inputs. Its standard deviation is from the inputs in the
+    gallery with an observed value, which are spread evenly over all test inputs."""
     own, known, target = silo.test.mae, silo.test.reference_mae, run.summary.target if run.summary else None
     if own is None or known is None:
         return None
@@ -189,7 +189,7 @@ def _gain(run: RunFolder, silo: SiloRecord) -> Dot | None:
 
 
 def _to_alone(run: RunFolder, silo: SiloRecord) -> Dot | None:
-    """Return the difference in error to training alone, with the same standard deviation."""
+    """Return the difference in error to training alone, with its standard deviation from the same inputs."""
     other = run.comparable.get(ALONE)
     theirs = next((each.test.mae for each in other.silos if each.name == silo.name), None) if other else None
     if other is None or theirs is None or silo.test.mae is None:
@@ -216,7 +216,7 @@ def mean_error(run: RunFolder) -> tuple[float, float] | None:
 
 
 def _paired(gap: float, gaps: Sequence[float], inputs: int | None) -> Dot:
-    """Return a mean difference over all inputs with its 95 % interval, from the differences of some of them."""
+    """Return a mean difference over all inputs, with its 95 % interval from the differences of some inputs."""
     if len(gaps) < 3 or not inputs:
         return Dot(gap)
     half = student_quantile(0.975, len(gaps) - 1) * stdev(gaps) / math.sqrt(inputs)
@@ -234,8 +234,8 @@ def reached(edges: Sequence[float], shares: Sequence[float], level: float) -> fl
 
 
 def _missed(silo: SiloRecord, wanted: float | None, silos: int) -> bool:
-    """Return whether the coverage is too low beyond chance at 5 % over all silos. Chance includes that of the
-    calibration inputs, as for false alarms."""
+    """Return whether the coverage is too low beyond chance at 5 % over all silos. Chance includes the
+    choice of calibration inputs, as for false alarms."""
     found, inputs, n = silo.test.interval_coverage, silo.n_test or 0, silo.n_calibration or 0
     if found is None or wanted is None or not inputs:
         return False
@@ -245,8 +245,8 @@ def _missed(silo: SiloRecord, wanted: float | None, silos: int) -> bool:
 
 
 def too_wide(silos: Sequence[JudgedValues]) -> tuple[int, int, str] | None:
-    """Return how many of all test inputs are in their intervals, their number, and the p-value, if these are too many
-    beyond chance at 5 %; otherwise None. The number of others is a sum of beta-binomial counts of silos."""
+    """Return how many of all test inputs are in their intervals, their number, and the p-value, if they are too many
+    beyond chance at 5 %; otherwise None. The number outside is a sum of beta-binomial counts of silos."""
     chances, missed, inputs = [1.0], 0, 0
     for each in silos:
         silo, n = each.silo, each.silo.n_calibration or 0
@@ -263,7 +263,7 @@ def too_wide(silos: Sequence[JudgedValues]) -> tuple[int, int, str] | None:
 def uneven(silos: Sequence[SiloRecord]) -> tuple[float, str, float, int] | None:
     """Return the p-value of a chi-squared test that observed values are uniform in their predicted distributions (PIT),
     over all silos with enough test inputs, the silo with the smallest p-value of its own, the number of inputs and the
-    degrees of freedom; None without any."""
+    degrees of freedom; None without such a silo."""
     found, freedom, tested = list[tuple[float, float, str]](), 0, 0.0
     for silo in silos:
         inputs, bars = sum(silo.pit), len(silo.pit)
@@ -276,7 +276,7 @@ def uneven(silos: Sequence[SiloRecord]) -> tuple[float, str, float, int] | None:
 
 
 _FEWEST_IN_BAR = 2
-"""Expected number of inputs in a bar of calibration from which a chi-squared test of the bars of silos is made."""
+"""Minimum expected number of inputs in a bar of calibration for a chi-squared test of a silo's bars."""
 
 
 def _skew(silo: SiloRecord, silos: int) -> tuple[str, float]:
@@ -310,7 +310,7 @@ def ranked(run: RunFolder) -> dict[str, float]:
 
 
 _FEWEST_RANKED = 10
-"""Number of inputs from which their ranks are correlated."""
+"""Minimum number of inputs for a rank correlation."""
 
 
 def verdict_table(run: RunFolder) -> Table | None:
@@ -325,11 +325,11 @@ def verdict_table(run: RunFolder) -> Table | None:
         words("verdict", [_marked(each) for each in verdicts]),
         column(f"{run.split} inputs", [count(each.silo.n_test) for each in found]),
         column("MAE", [significant(test.mae) for test in tests], "mean absolute error of medians"),
-        column("MAE less that without inputs", [_less(each.gain, each.silo.test.mae) for each in found]),
-        column("MAE less that of training alone", [_less(each.to_alone, each.silo.test.mae) for each in found]),
+        column("MAE minus that without inputs", [_less(each.gain, each.silo.test.mae) for each in found]),
+        column("MAE minus that of training alone", [_less(each.to_alone, each.silo.test.mae) for each in found]),
         column("in intervals", [each.covered for each in found], "test inputs within their interval"),
-        words(f"their share, {percent(low, 0)} to 100 %", [_bar(each, low) for each in found]),
-        column("mean width", widths(tests), "of intervals, infinite if one of them is"),
+        words(f"share in intervals, {percent(low, 0)} to 100 %", [_bar(each, low) for each in found]),
+        column("mean width", widths(tests), "of intervals; infinite if an interval is"),
     ]
     tick = f"; a tick marks the guaranteed {percent(wanted, 0)}" if wanted else ""
     caption = (
@@ -368,7 +368,7 @@ def _less(gain: Dot | None, error: float | None) -> str:
 
 
 def alike(values: Sequence[float], other: float | None) -> list[str]:
-    """Return numbers with signs, with as many decimals as three significant digits of another one have."""
+    """Return numbers with signs, and with as many decimals as another number has with three significant digits."""
     digits = max(0, 2 - math.floor(math.log10(abs(other)))) if other else 2
     return [signed(f"{value:.{digits}f}") for value in values]
 

@@ -17,12 +17,12 @@ def by(command: str, took: float) -> Markup:
 
 
 WITH_ALONE = f'baselines=["{ALONE}"]'
-"""The setting that trains silos alone, too, without those of the run's uncertainty that do not fit local models."""
+"""The setting that also trains silos alone, without uncertainty settings that do not fit local models."""
 
 
 def unknown_alone(run: RunFolder) -> bool:
-    """Return whether training alone is not known and can be added: it has no global model, which an initial model and
-    newcomers need."""
+    """Return whether training alone is unknown and can be added. An initial model and newcomers prevent this, because
+    they need a global model."""
     fits = not run.section("federation").get("newcomers") and not (run.record and run.record.spec.get("init_from"))
     return fits and run.method != ALONE and ALONE not in run.comparable and len(run.silos) > 1
 
@@ -36,13 +36,13 @@ def twice(run: RunFolder) -> Markup:
 
 
 def seconds(run: RunFolder) -> tuple[float, float]:
-    """Return how long the run took, and how long the methods beside it."""
+    """Return how many seconds the run took, and how many its baselines took together."""
     took = [sum(each.summary.seconds.values()) if each.summary else 0.0 for each in (run, *run.baselines.values())]
     return took[0], sum(took[1:])
 
 
 def longer(run: RunFolder) -> Markup | None:
-    """Return that more rounds are worth it, if validation accuracy still rose in the last one."""
+    """Return the advice to train for more rounds, if validation accuracy still rose in the last one."""
     if (gain := rising(run)) is None:
         return None
     of = model_of(run)
@@ -51,7 +51,7 @@ def longer(run: RunFolder) -> Markup | None:
         text = "Training is not stable: validation accuracy{} was {}. Train for more <code>rounds</code>{}, or with a "
         return Markup(f"{text}lower <code>training.lr</code>.").format(f" of {of}" if of else "", told, twice(run))
     text = Markup(
-        "Train for more <code>rounds</code>{}: in the last one, validation accuracy{} still rose by {} points"
+        "Train for more <code>rounds</code>{}: in the last round, validation accuracy{} still rose by {} points"
     )
     known = [f"{100 * end:.1f}".replace("-", MINUS) for end in gain.known]
     ends = " (95 % interval over silos {} to {})".format(*known[1:]) if known[1:] else ""

@@ -21,7 +21,7 @@ Event = tuple[int, str]
 _LINE = 13
 """The height of a line of labels."""
 _TAIL, _FEW = 0.1, 10
-"""Share of silos beyond either end of the band, and number of silos up to which it spans all."""
+"""Share of silos beyond each end of the band, and number of silos up to which the band spans all silos."""
 
 
 def domains(run: RunFolder) -> list[str]:
@@ -37,7 +37,7 @@ _METRICS: dict[str, tuple[str, Callable[[float], str], Callable[[float], str]]] 
 
 
 def curves(run: RunFolder, metric: str = "accuracy") -> dict[str, Any] | None:
-    """Return a metric over rounds, its legend, and notes on growth; None without validation rows."""
+    """Return a metric over rounds, its legend, and notes on added codewords; None without validation rows."""
     if not (points := _points(run.curve_rows, metric)):
         return None
     grown = growth(run.curve_rows)
@@ -103,14 +103,14 @@ def _figure(
 
 
 def model_of(run: RunFolder) -> str:
-    """Return whose metrics the rows of the curves are; empty if a run has one model."""
+    """Return the name of the model whose metrics the curves show; empty if a run has one model."""
     (model,) = {row.model for row in run.curve_rows}
     several = len({row.model for row in run.rows}) > 1 or model == "local"
     return ("local models" if model == "local" else f"the {model} model") if several and model else ""
 
 
 def spread(points: Mapping[str, list[Point]]) -> tuple[list[Point], list[Point]]:
-    """Return the lower and the upper end over silos at each round: 10 % and 90 % quantiles, or of few silos all."""
+    """Return the lower and the upper end over silos at each round: 10 % and 90 % quantiles, or all of few silos."""
     at_round: dict[float, list[float]] = {}
     for at, value in (point for each in points.values() for point in each):
         at_round.setdefault(at, []).append(value)
@@ -142,7 +142,7 @@ def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
 
 
 def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
-    """Return the mean over silos at rounds that all of them have, because other means would depend on participation."""
+    """Return the mean over silos at the rounds of all silos, because other means would depend on participation."""
     at_round: dict[float, list[float]] = {}
     for at, value in (point for each in points.values() for point in each):
         at_round.setdefault(at, []).append(value)
@@ -154,7 +154,7 @@ def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
 
 
 def cost_table(run: RunFolder) -> Table | None:
-    """Return traffic and wall-clock time, in total and per round; only the ledger has traffic for metrics."""
+    """Return traffic and wall-clock time, in total and per round; traffic for metrics needs the ledger."""
     if run.summary is None:
         return None
     traffic, rounds = run.summary.traffic, run.rounds_run
@@ -181,8 +181,8 @@ def cost_table(run: RunFolder) -> Table | None:
 
 
 def rising(run: RunFolder) -> Dot | None:
-    """Return the mean gain in validation accuracy in the last round, with its 95 % interval over silos, if this is
-    above 0 or the gain at least 10 points; otherwise None."""
+    """Return the mean gain in validation accuracy in the last round, with its 95 % interval over silos, if the
+    interval is above 0 or the gain is at least 10 points; otherwise None."""
     points = _points(run.curve_rows, "accuracy").values()
     ends = [sorted(each)[-2:] for each in points if len(each) > 1]
     gap = over_silos([last[1] - before[1] for before, last in ends])
@@ -191,7 +191,7 @@ def rising(run: RunFolder) -> Dot | None:
 
 def unstable(run: RunFolder) -> list[Point]:
     """Return the peak, the low after it and the end of mean validation accuracy, if it fell by more than `_UNSTABLE`
-    between them; empty if it did not."""
+    from the peak to the low; empty if it did not."""
     line = mean_line(_points(run.curve_rows, "accuracy"))
     pairs = [(high, low) for i, high in enumerate(line) for low in line[i + 1 :]]
     high, low = max(pairs, key=lambda pair: pair[0][1] - pair[1][1], default=((0, 0.0), (0, 0.0)))
@@ -199,7 +199,7 @@ def unstable(run: RunFolder) -> list[Point]:
 
 
 def last_accuracy(run: RunFolder) -> float | None:
-    """Return the accuracy on all validation inputs in the last round; None if not all silos evaluated in it."""
+    """Return the accuracy on all validation inputs in the last round; None if some silo was not evaluated in it."""
     rows = [(row.accuracy or 0.0, row.examples or 0) for row in run.curve_rows if row.round == run.rounds_run]
     inputs = sum(n for _, n in rows)
     return sum(share * n for share, n in rows) / inputs if inputs and len(rows) == len(run.silos) else None
@@ -207,7 +207,7 @@ def last_accuracy(run: RunFolder) -> float | None:
 
 def overtrained(run: RunFolder, metric: str) -> tuple[int, float, float, Dot | None] | None:
     """Return the round with the lowest mean of an error over silos, this mean, the last one and their difference, with
-    its interval over silos, if the last is at least a tenth higher and higher at each silo; otherwise None."""
+    its interval over silos, if the last mean is at least a tenth higher, and higher at each silo; otherwise None."""
     points = _points(run.curve_rows, metric)
     if len(line := mean_line(points)) < 3:
         return None
@@ -220,7 +220,7 @@ def overtrained(run: RunFolder, metric: str) -> tuple[int, float, float, Dot | N
 _UNSTABLE = 0.2
 """Fall of mean accuracy between rounds above which training is not stable."""
 _STEEP = 0.1
-"""Gain of accuracy in one round from which training is unfinished, even if few silos show it."""
+"""Minimum gain of accuracy in one round with which training is unfinished, even if few silos show it."""
 
 
 def total_time(seconds: float) -> str:

@@ -14,7 +14,7 @@ _MOST_NAMES = 12
 
 
 def metadata_sent(greeting: FederationFile | None) -> str:
-    """Return a sentence on what silos sent before the first round; empty if nothing."""
+    """Return a sentence on what silos sent before the first round; empty if this is unknown."""
     if greeting is None:
         return ""
     sketches = list(greeting.sketches.values())
@@ -24,7 +24,7 @@ def metadata_sent(greeting: FederationFile | None) -> str:
     if greeting.silos:
         texts.append("for each split its size, samples per class and a hash")
     silos = "the silo" if len(sketches) == 1 else f"each of {len(sketches)} silos"
-    return f"Before the first round {silos} sent its name, {'; '.join(texts)}."
+    return f"Before the first round, {silos} sent its name, {'; '.join(texts)}."
 
 
 def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
@@ -41,7 +41,7 @@ def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
         return ""
     known = {name: len(categories) for name, categories in found.items() if categories}
     names = listed(list(map(plain, found)), _MOST_NAMES)
-    text = f"the names of its columns ({names}), which of them have numbers or missing values"
+    text = f"the names of its columns ({names}), which of these have numbers or missing values"
     if known:
         counts = [f"{plain(name)}: {count} in total" for name, count in known.items()]
         text += f", and the categories in its training split ({listed(counts, _MOST_NAMES)})"
@@ -64,24 +64,24 @@ def secured(record: SecureRecord | None) -> str:
     if record is None:
         return ""
     told = f"Secure aggregation: of evaluations and the rounds {listed(record.sums, _MOST_SILOS) or '(none)'}, "
-    told += f"the server saw only sums over silos ({len(record.silos)} in the last one)."
+    told += f"the server saw only sums over silos ({len(record.silos)} silos in the last sum)."
     if record.single:
-        told += f" Not secured: in {listed(record.single, _MOST_SILOS)}, it needs each silo's own update."
+        told += f" Not secured: {listed(record.single, _MOST_SILOS)}, which need each silo's own update."
     return told
 
 
 def protection(record: PrivacyRecord | None) -> str:
-    """Return the privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
+    """Return the privacy guarantee of clipping and noise, at silo and record level; empty without clipping."""
     if record is None or record.clip_norm is None:
         return ""
-    noise = ", which the smallest sums have" if record.where == "sum" else ""
+    noise = " (that of the smallest sums)" if record.where == "sum" else ""
     sentence = (
         f"Training updates were clipped to a norm of {record.clip_norm:g}, with a noise multiplier of "
         f"{record.noise_multiplier:g}{noise}. At silo level, epsilon is {_epsilon(record.epsilon)} against all who "
-        f"see models and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
+        f"see models, and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
     )
     if record.row is not None:
-        sentence += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
+        sentence += f"; at record level, it is {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
     left = f" Not covered: {listed(record.not_covered, _MOST_SILOS)}." if record.not_covered else ""
     return f"{sentence}.{left}"
 
@@ -107,7 +107,7 @@ def _privacy(method: str, sent: Sent) -> dict[str, Any]:
 
 
 def holds(form: Form) -> str:
-    """Return the number of tensors in each of its groups."""
+    """Return the number of tensors in each group of a form."""
     groups = [f"{plain(group)} ({count})" for group, count in form.groups.items()]
     found = listed(groups, 12) or "only the number of examples"
     return f"{found}; seen only as a sum over silos" if form.summed else found
@@ -120,12 +120,12 @@ def _silos(sent: Sent) -> Table | None:
     columns = [
         words("silo", [*shown, "all"]),
         column("messages", (count(total.messages) for total in totals)),
-        column("rounds", (count(len(t.rounds) or None) for t in totals), "in which its update was aggregated"),
+        column("rounds", (count(len(t.rounds) or None) for t in totals), "in which the silo's update was aggregated"),
         column("training", (size(total.training) for total in totals), "the method's own rounds"),
         column("measuring", (size(total.measuring) for total in totals), "sums for metrics"),
         column("in total", (size(total.bytes) for total in totals)),
     ]
-    caption = f"Bytes of tensors that each silo sent{_hidden(len(sent.silos) - len(names), 'silos')}."
+    caption = f"Bytes of the tensors that each silo sent{_hidden(len(sent.silos) - len(names), 'silos')}."
     return table(columns, caption, shown, footer=1)
 
 
@@ -142,7 +142,8 @@ def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
         column("in total", (size(use.bytes) for _, _, use in uses)),
     ]
     hidden = _hidden(len(sent.forms) - len(forms), "forms")
-    return table(columns, f"Content of messages by form: tensors in groups{hidden}.")
+    about = "Content of the messages. Messages of one form have tensors of the same names, shapes and types; the "
+    return table(columns, f"{about}numbers of tensors in groups are in brackets{hidden}.")
 
 
 def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:

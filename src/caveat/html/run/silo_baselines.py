@@ -23,7 +23,7 @@ class SiloRow:
     silo: SiloRecord
     of: Judged
     alone: Dot | None
-    """The difference to training alone, with its 95 % interval."""
+    """The difference in accuracy to training alone, with its 95 % interval."""
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -36,7 +36,7 @@ class SiloRow:
 
     @property
     def gain(self) -> float | None:
-        """The difference to the most frequent class."""
+        """The difference in accuracy to always predicting the most frequent class."""
         most = self.of.majority
         return None if most is None else (most.gained - most.lost) / most.inputs
 
@@ -47,7 +47,8 @@ class SiloRow:
 
     @property
     def rank(self) -> tuple[float, float, object]:
-        """Low is bad: the upper end of the interval, so few inputs alone make no silo one of the worst."""
+        """Low is bad: the upper end of the interval, so that a silo is not one of the worst only because it has few
+        inputs."""
         accuracy = self.silo.test.accuracy or 0.0
         return (self.interval or (0.0, accuracy))[1], accuracy, natural(self.silo.name)
 
@@ -69,8 +70,8 @@ def wilson_of(silo: SiloRecord) -> tuple[float, float] | None:
 def differences_to_alone(run: RunFolder, level: float = 0.05) -> dict[str, Dot]:
     """Return by silo the difference in accuracy to training alone, if that is known, with an interval of 1 - `level`.
 
-    Intervals combine both Wilson intervals (Newcombe, 1998, method 10). They ignore that both have the same inputs,
-    which makes them wider if both err on the same inputs.
+    Intervals combine the two Wilson intervals (Newcombe, 1998, method 10). They ignore that the inputs are the same,
+    which makes them wider if the two methods err on the same inputs.
     """
     other, found, z = run.comparable.get(ALONE), dict[str, Dot](), NormalDist().inv_cdf(1 - level / 2)
     alone = {silo.name: silo for silo in other.silos} if other else {}
@@ -89,7 +90,7 @@ def differences_to_alone(run: RunFolder, level: float = 0.05) -> dict[str, Dot]:
 
 def worse_alone(run: RunFolder) -> list[str]:
     """Return the silos at which training alone is right more often than the run, by intervals corrected for the number
-    of silos, and than the most frequent class, the most clearly first; none if single silos cannot be judged."""
+    of silos, and than the majority-class baseline, the clearest first; none if single silos cannot be judged."""
     found = {} if too_few(run) else differences_to_alone(run, 0.05 / max(1, len(run.silos)))
     known = [(dot.high, name) for name, dot in found.items() if dot.high is not None and dot.high < 0]
     useless = useless_alone(run) if known else set()
@@ -104,13 +105,13 @@ def behind_alone(run: RunFolder) -> bool:
 
 
 def no_use(run: RunFolder) -> bool:
-    """Return whether a run predicts one class, or is not better than the most frequent class beyond chance."""
+    """Return whether a run predicts one class, or is not better than the majority-class baseline beyond chance."""
     most = judged_together(run).majority
     return one_class(run) is not None or (most is not None and not most.beaten)
 
 
 def useless_alone(run: RunFolder) -> set[str]:
-    """Return the silos at which training alone predicts one class or is no better than the most frequent one."""
+    """Return the silos at which training alone predicts one class or is no better than the majority-class baseline."""
     other, names, found = run.comparable.get(ALONE), (run.summary.classes if run.summary else None) or [], set[str]()
     for silo in other.silos if other else ():
         most, confusion = majority(silo, names), (silo.classification.confusion if silo.classification else None) or []
@@ -128,7 +129,7 @@ def alone_at(run: RunFolder, where: Sequence[str]) -> Markup:
     for silo, of in zip(run.silos, judged(run), strict=True):
         if silo.name in where[:MOST_NAMED]:
             n, own = silo.n_test or 0, silo.test.accuracy or 0.0
-            most = f", the most frequent class {of.majority.right:,}" if of.majority else ""
+            most = f", always predicting the most frequent class {of.majority.right:,}" if of.majority else ""
             alone = round((own - right[silo.name].value) * n)
             told.append(f"{silo.name} ({alone:,} of {n:,} right, this run {round(own * n):,}{most})")
     more = f" and {len(where) - len(told):,} more" * (len(where) > len(told))
@@ -136,12 +137,12 @@ def alone_at(run: RunFolder, where: Sequence[str]) -> Markup:
 
 
 _FEW_MISSED = 0.05
-"""Share of missed inputs of the positive class up to which predictions are used like those of other classes."""
+"""Share of missed inputs of the positive class up to which predictions need no special care."""
 
 
 def missed_at(run: RunFolder, where: Sequence[str]) -> str:
     """Return how many inputs of the positive class some silos miss, and how many inputs raise an alarm there if these
-    are fewer than the missed ones; empty for a run without a positive class, or if they miss few."""
+    are fewer than the missed ones; empty for a run without a positive class, or if silos miss few."""
     names, found = (run.summary.classes, run.summary.classification) if run.summary else (None, None)
     if found is None or not names or len(names) != 2 or found.positive not in names:
         return ""
@@ -160,7 +161,7 @@ def missed_at(run: RunFolder, where: Sequence[str]) -> str:
     raised, inputs = (sum(each) for each in zip((0, 0), *alarms, strict=True))
     few = len(alarms) == len(counts) and raised < missed
     least = f"; of all {inputs:,} test inputs there, {raised:,} raise {ALARM_MARKS}" if few else ""
-    by = "by its most probable class, " * (found.operating is not None)  # sensitivity is at thresholds
+    by = "by the most probable class, " * (found.operating is not None)  # sensitivity is at thresholds
     return f"{by}it misses {told} inputs of class {found.positive!r}{least}"
 
 

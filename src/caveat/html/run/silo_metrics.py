@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import repeat
 
-from ...core.text import count, decimal, percent
+from ...core.text import count, decimal, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, Metrics, SiloRecord
 from ..diagrams import sparkline
@@ -13,7 +13,7 @@ from .classification import called, too_few
 
 _EPISTEMIC = "uncertainty of the model (mutual information, corrected for few samples), in nats"
 METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
-    ("accuracy", "accuracy", percent, "share of correct predictions, including those abstained from"),
+    ("accuracy", "accuracy", percent, "share of correct predictions, including those that were abstained from"),
     ("entropy", "entropy", decimal, "mean total uncertainty of a prediction, in nats"),
     ("aleatoric", "aleatoric", decimal, "uncertainty of the data, which a better model does not reduce, in nats"),
     ("epistemic", "epistemic", decimal, _EPISTEMIC),
@@ -22,23 +22,23 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("auroc_error", "AUROC error", decimal, "how well uncertainty detects errors; 0.5 is chance, 1 is best"),
     ("augrc", "AUGRC", decimal, "area under the generalized risk-coverage curve; lower is better"),
     ("auroc", "AUROC", decimal, "mean over classes; 0.5 is chance, 1 is best"),
-    ("balanced_accuracy", "balanced accuracy", percent, "of the most probable class"),
-    ("f1", "F1", decimal, "of the most probable class"),
+    ("balanced_accuracy", "balanced accuracy", percent, "for the most probable class"),
+    ("f1", "F1", decimal, "for the most probable class"),
     ("average_precision", "average precision", decimal, "chance is the share of the class, 1 is best"),
     ("set_coverage", "label in set", percent, "share of prediction sets that contain the label"),
     ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
 )
 MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
-"""Two models of a silo, with the headings of their accuracy."""
+"""The two models of a silo, with the headings of their accuracy."""
 
 
 def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the silos' architectures, and the accuracy of local and global models; empty cells without them."""
+    """Return the silos' architectures, and the accuracy of local and global models; empty where unknown."""
     about = [("model", (*(silo.model for silo in silos), "", ""))]
     both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
     for name, header in MODELS.items():
         found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
-        # The mean is over silos with both models, so the two are comparable.
+        # The mean is over silos with both models, so that the two means are comparable.
         known = [value for silo in both if (value := silo.models[name].accuracy) is not None]
         about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
     return about
@@ -46,7 +46,7 @@ def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
 
 def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
     """Return a metric of the silos `names`, then the mean over them, then the value of the silo `worst`. The mean is
-    None if the run has metrics of other silos than these."""
+    None unless `names` are all silos of the run."""
     found: dict[str, SiloRecord] = {silo.name: silo for silo in run.silos}
 
     def value(metrics: Metrics | None) -> float | None:
@@ -82,7 +82,7 @@ def metric_table(run: RunFolder) -> Table | None:
         *metrics,
         *(column(" ".join(header.split()), cells, OF_MODELS) for header, cells in of_models(silos)),
         column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
-        column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "codewords in effective use"),
+        column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "effective number of codewords"),
         *(column(f"answered by {name}", [*map(_decided, silos, repeat(name)), *last], _OF_OWN) for name in MODELS),
         *others,
         column("train", [*(count(silo.n_train) for silo in silos), *last], "training samples"),
@@ -94,14 +94,14 @@ def metric_table(run: RunFolder) -> Table | None:
     about = "; worst is the silo with the lowest accuracy" if worst else ""
     if not worst:
         columns = [replace(each, cells=each.cells[:-1]) for each in columns]
-    caption = f"More metrics on each silo's own {run.split} samples, entropies in nats{about}."
+    caption = f"More metrics on each silo's own {run.split} inputs, entropies in nats{about}."
     return table(columns, caption, names, 2 if worst else 1)
 
 
 _OF_OWN = "share of the silo's own test inputs"
 
 
-_ECE = "expected calibration error, and up to which chance explains it"
+_ECE = "expected calibration error; in brackets, the largest that chance explains"
 
 
 def _ece(test: Metrics) -> str:
@@ -140,8 +140,7 @@ def own_metrics(run: RunFolder) -> Table | None:
     for name, over in summary.metrics.items():
         values = [metrics.get(silo, {}).get(name) for silo in names]
         better = "higher" if over.higher_is_better else "lower"
-        columns.append(
-            column(name, map(decimal, (*values, over.mean, over.worst)), f"{better} is better; defined at {over.silos}")
-        )
+        about = f"{better} is better; defined at {plural(over.silos, 'silo')}"
+        columns.append(column(name, map(decimal, (*values, over.mean, over.worst)), about))
     return table(columns, "Custom metrics on each silo's test split; undefined metrics are omitted.",
                  names, 2)  # fmt: skip

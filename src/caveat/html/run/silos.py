@@ -1,4 +1,4 @@
-"""The silos of a run in one table, whom the federation helps, and the table of all metrics."""
+"""The silos of a run: their table, whom the federation helps, and the table of all metrics."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ WORST = 10
 
 @dataclass(frozen=True)
 class SiloSection:
-    """The worst silos, the others, histograms and CSV if there are many, and whom the federation helps."""
+    """Tables of the worst and the other silos, histograms and CSV if there are many, and whom the federation helps."""
 
     note: str
     """Why no silo is called one of the worst; empty otherwise."""
@@ -47,12 +47,12 @@ def silo_section(run: RunFolder) -> SiloSection | None:
     if not rows:
         return None
     few, many, most = len(rows) <= WORST + 4, len(rows) > MOST_ROWS, too_few(run)
-    if alike := not few and most > 0:  # ranks are chance
+    if alike := not few and most > 0:  # ranks would be chance
         rows.sort(key=lambda row: natural(row.silo.name))
     top, rest = (rows, []) if few else ([], rows) if alike else (rows[:WORST], rows[WORST:])
-    note = f"With at most {plural(most, 'input')} each, single silos cannot be judged." * bool(most)
+    note = f"Single silos cannot be judged, because each has at most {plural(most, 'test input')}." * bool(most)
     return SiloSection(
-        note=f"{note} {'The CSV' if many else 'A table'} below has all of them." if alike else note,
+        note=f"{note} {'The CSV' if many else 'A table'} below has all silos." if alike else note,
         worst=_open_table(run, top, len(rows)) if top else None,
         rest=silo_table(run, rest, "", footer=alike) if rest and not many else None,
         histograms=_histograms(rows, _COARSE if alike else 0.0) if many or alike else (),
@@ -63,7 +63,7 @@ def silo_section(run: RunFolder) -> SiloSection | None:
 
 
 def _open_table(run: RunFolder, top: Sequence[SiloRow], silos: int) -> Table | None:
-    """Return the table of the worst silos, or of all of a few, with its caption."""
+    """Return the table of the worst silos, or of all silos if these are few, with its caption."""
     few = len(top) == silos
     which = "Silos" if few else f"The {WORST} worst of {silos:,} silos"
     caption = f"{which}, ordered by the upper end of the 95 % interval of their accuracy on their own {run.split} "
@@ -72,7 +72,7 @@ def _open_table(run: RunFolder, top: Sequence[SiloRow], silos: int) -> Table | N
         caption += "; a tick marks the accuracy of always predicting the most frequent training class"
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
-        caption += ". A triangle marks what a silo's own test inputs show beyond chance"
+        caption += ". A triangle marks a finding of a silo's own test inputs beyond chance"
     return worst and replace(worst, caption=f"{caption}.")
 
 
@@ -86,7 +86,7 @@ def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bo
     columns = [
         each._replace(cells=[*each.cells, *ends.get(each.header, ("", ""))]) if footer else each for each in found
     ]
-    few = too_few(run)  # inputs, which show nothing of a single silo
+    few = too_few(run)  # then inputs show nothing about a single silo
     texts = [[cell.text if few and isinstance(cell, Cell) else cell for cell in each.cells] for each in columns]
     shown = {"false alarms": "abstains, with a false alarm"} if same else {}
     made = [
@@ -103,7 +103,7 @@ _OF_CLASS = ("sensitivity", "specificity", "AUROC")
 
 
 class SiloColumn(NamedTuple):
-    """A column of silos."""
+    """A column of the table of silos."""
 
     header: str
     cells: Sequence[Cell | str]
@@ -135,7 +135,7 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         SiloColumn(
             "specificity",
             [_share(row.of.specificity) for row in rows],
-            f"share of the others not called {positive}, at the thresholds noted below",
+            f"share of the others not predicted as {positive}, at the thresholds noted below",
         ),
         SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
         SiloColumn(
@@ -144,7 +144,7 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
         SiloColumn(
             "mean confidence",
             [Cell(percent(row.confidence), off.get(row.silo.name, "")) for row in rows],
-            "a triangle marks a difference to the accuracy beyond chance over silos",
+            "a triangle marks a difference from the accuracy beyond chance over silos",
         ),
         SiloColumn(
             "domain",
@@ -160,7 +160,7 @@ def _least(rows: Sequence[SiloRow]) -> float:
 
 
 def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
-    """Return by column the mean over silos and the value of all inputs together."""
+    """Return the mean over silos and the value over all inputs together of each column."""
     mean, pooled = run.mean, (run.summary.pooled if run.summary else Metrics())
     together = judged_together(run)
     gaps = [dot.value for dot in differences_to_alone(run).values()]
@@ -174,7 +174,7 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
         "gain over most frequent class": ("", _gain_of(together)),
         "sensitivity": (_mean_of(mean.sensitivity, [each.sensitivity for each in judged(run)]), sensitivity),
         "specificity": (_mean_of(mean.specificity, [each.specificity for each in judged(run)]), specificity),
-        "AUROC": (decimal(mean.auroc, 2), ""),  # over silos with other thresholds and shares, it has no meaning
+        "AUROC": (decimal(mean.auroc, 2), ""),  # of all inputs, it has no meaning, because silos differ
         "false alarms": (percent(mean.alarms), percent(pooled.alarms)) if promised(run) else ("", ""),
         "wrong among answered": ("", wrong_among(answers) if run.summary and run.summary.guarantee else ""),
         "abstains": ("", _abstains(1 - answers.answered / answers.inputs) if answers else ""),
@@ -200,7 +200,7 @@ def _alone(row: SiloRow, lost: Sequence[str]) -> Cell:
 
 
 def _gain(row: SiloRow, worse: Sequence[str]) -> Cell:
-    flag = "the most frequent class is right more often, beyond chance" if row.silo.name in worse else ""
+    flag = "always predicting the most frequent class is better, beyond chance" if row.silo.name in worse else ""
     return Cell("" if row.gain is None else points(row.gain), flag)
 
 
@@ -218,7 +218,7 @@ def _wrong_answers(run: RunFolder, row: SiloRow, above: bool) -> Cell:
     found, promise = kept_by([row.silo]), run.summary.guarantee if run.summary else None
     if promise is None or found is None or not (text := wrong_among(found)):
         return Cell("")
-    flag = f"more than the guarantee allows{'' if row.silo.promise else ' on average over silos'}"
+    flag = f"more than the guarantee allows, beyond chance{'' if row.silo.promise else ' on average over silos'}"
     return Cell(text, flag if above else "")
 
 
@@ -238,7 +238,7 @@ def _auroc(found: Ranged | None) -> str:
 
 
 def helped(rows: Sequence[SiloRow]) -> Chart | None:
-    """Return the difference of each silo to training alone, largest first; None if it is not known."""
+    """Return the difference in accuracy of each silo to training alone, largest first; None if it is unknown."""
     known = [(row.alone, row.silo.name) for row in rows if row.alone]
     if not known:
         return None
@@ -246,7 +246,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
     worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
     about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
-    about += f" (by chance at {0.025 * len(known):.2g} each)"
+    about += f" (each is expected at {0.025 * len(known):.2g} by chance)"
     about = about if better or worse else f"No interval of {plural(len(known), 'silo')} excludes 0"
     ends = [end for dot, _ in known for end in dot.known]
     values = ticks(min(0.0, *ends), max(0.0, *ends))
@@ -257,7 +257,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
         group(dot.note, dots(frame, 0, [(dot, y)], 3.6), class_="c0", name=name)
         for (dot, name), y in zip(known, layout.at, strict=True)
     ]
-    label = f"Accuracy of the federation less training alone. {about}. "
+    label = f"Accuracy of the federation less that of training alone. {about}. "
     label += "; ".join(dot.note for dot, _ in [*known[:3], *known[3:][-3:]])
     written_ticks = written(values, lambda value: signed(tick(100 * value)) if value > 0 else tick(100 * value))
     drawing = dot_plot(layout, label, written_ticks, "points of accuracy", *named(layout), zero, *drawn)
@@ -286,7 +286,7 @@ def _sure_gap(row: SiloRow) -> float | None:
 
 
 _COARSE = 0.1
-"""Minimum width of bins for silos with few inputs each, which are less exact."""
+"""Minimum width of bins if each silo has few inputs, so that accuracies are less exact."""
 
 
 def _histograms(rows: Sequence[SiloRow], width: float) -> list[Chart]:
@@ -300,17 +300,17 @@ def _histograms(rows: Sequence[SiloRow], width: float) -> list[Chart]:
         middle, low, high = (write(round(end, 3)) for end in (median(known), min(known), max(known)))
         about, usual = f"Median {middle}, from {low} to {high}{unit}", _by_chance(rows) if title == "Accuracy" else []
         if usual:
-            about += f". Standard deviation {_deviation([(value, 1.0) for value in known]):.1f} points, "
-            about += f"{_deviation(usual):.1f} if silos differ only by chance (line)"
+            about += f". Standard deviation {_deviation([(value, 1.0) for value in known]):.1f} points; if silos "
+            about += f"differ only by chance (line), it is {_deviation(usual):.1f}"
         label = f"{title} of {plural(len(known), 'silo')}. {about}"
         drawn = histogram(known, write, label, unit.strip(), usual, width)
-        charts.append(Chart(title, drawn, f"{about}; {len(known):,} silos."))
+        charts.append(Chart(title, drawn, f"{plural(len(known), 'silo')}. {about}."))
     return charts
 
 
 def _by_chance(rows: Sequence[SiloRow]) -> list[Point]:
-    """Return accuracies with the expected number of silos, if all silos had the same probability of a correct
-    prediction; empty if it is unknown, 0 or 1."""
+    """Return accuracies with the expected numbers of silos, if all silos had the same probability of a correct
+    prediction; empty if this probability is 0 or 1."""
     known = [(row.silo.n_test or 0, row.silo.test.accuracy or 0.0) for row in rows]
     inputs, right = sum(n for n, _ in known), sum(n * share for n, share in known)
     if not 0 < right < inputs:
@@ -323,7 +323,7 @@ def _by_chance(rows: Sequence[SiloRow]) -> list[Point]:
 
 
 def _deviation(found: Sequence[Point]) -> float:
-    """Return the standard deviation, in points, of values with their numbers."""
+    """Return the standard deviation, in points, of values with their frequencies."""
     total = sum(number for _, number in found)
     mean = sum(value * number for value, number in found) / total
     return 100 * math.sqrt(sum(number * (value - mean) ** 2 for value, number in found) / total)

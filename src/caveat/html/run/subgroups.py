@@ -1,4 +1,4 @@
-"""Metrics by subgroup of inputs, which show whether guarantees hold and predictions are calibrated for each."""
+"""Metrics by subgroup of inputs, which show whether guarantees hold and predictions are calibrated in each subgroup."""
 
 from ...core.text import decimal, percent, significant
 from ...files import RunFolder
@@ -17,8 +17,8 @@ TIME = (
 )
 """Metrics of quantities and of times: title, key, and meaning."""
 CAPTION = (
-    "Test inputs of all silos by subgroup. Each has its own guarantee, prediction sets and alarms if it has enough "
-    "calibration inputs; otherwise it is pooled with the next larger one, and the guarantee is for both together."
+    "Test inputs of all silos by subgroup. A subgroup has its own guarantee, prediction sets and alarms with enough "
+    "calibration inputs; otherwise it is pooled with the next larger subgroup, and they share a guarantee."
 )
 REPORTED = "Test inputs of all silos by subgroup. Guarantees are for all inputs together, not for each subgroup."
 
@@ -44,7 +44,7 @@ def subgroup_table(run: RunFolder) -> Table | None:
         column("wrong among these", [_subgroup_errors(each, guarantee) for each in found], _promised(guarantee)),
         column("label in set", [percent(each.set_coverage) for each in found]),
         column("classes in set", [decimal(each.set_size) for each in found]),
-        column("alarms", [percent(each.alarms) for each in found], "unfamiliar, novel or unsure"),
+        column("alarms", [percent(each.alarms) for each in found], "of unfamiliar, novel or unsure inputs"),
         words("guarantee of", [" and ".join(_pool(each, pools)) for each in found]),
     ]
     return table(columns, CAPTION if run.section("uncertainty").get("by_subgroup") else REPORTED)

@@ -1,4 +1,4 @@
-"""Trustworthiness of a run: the summary at the top of its page, calibration, and uncertainty of errors."""
+"""Trustworthiness of a run: the verdicts at the top of its page, calibration, and the uncertainty of errors."""
 
 import math
 from bisect import bisect_left
@@ -41,8 +41,8 @@ def reliability(run: RunFolder) -> Chart | None:
         return None
     pooled, silos = found
     total = f"{sum(pooled.count):,} test predictions of {plural(silos, 'silo')}"
-    caption = f"{total}, binned by confidence: a bin below the diagonal is overconfident, above it underconfident; "
-    caption += "vertical bars are 95 % intervals, and the histogram counts the predictions in each bin."
+    caption = f"{total}, in bins of confidence: one below the diagonal is overconfident, one above it underconfident. "
+    caption += "Vertical bars are 95 % intervals; the histogram shows the number of predictions in each bin."
     known = "" if run.summary is None or run.summary.pooled.ece is None else f", ECE {run.summary.pooled.ece:.3f}"
     label = f"Reliability diagram of {total}{known}"
     return Chart(f"All silos pooled{known}", reliability_diagram(pooled, label), caption)
@@ -50,7 +50,7 @@ def reliability(run: RunFolder) -> Chart | None:
 
 def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
     """Return the uncertainty of right, wrong and foreign predictions beside each other, and the legend; without foreign
-    inputs the confidence of right and wrong ones. None unless there are two of these kinds, in several bins."""
+    inputs the confidence of right and wrong predictions. None unless two of these kinds are in several bins."""
     tested = run.summary.tested if run.summary else {}
     entropies = tested[INSIDE].chosen.uncertainty if INSIDE in tested else {}
     found = None if entropies else pooled_bins(run)
@@ -80,7 +80,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     limit = edges[start + at]
     short = f"{limit:.2g}" if lowest else f"{limit:.2f}"
     where = f"up to {short}{' nats' * lowest}"
-    notes = {name: f"{sum(parts[name]):,.0f}, {_at_least_one(of[at])} of them {where}" for name, of in at_most.items()}
+    notes = {name: f"{_at_least_one(of[at])} of {sum(parts[name]):,.0f} {where}" for name, of in at_most.items()}
     told = "; ".join(f"{name}: {note}" for name, note in notes.items())
     frame = Axes(46, 16, 418, 170, (edges[start], edges[stop]), (0, 1))
     lines = list[Markup]()
@@ -92,7 +92,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     lines.append(text(x, frame.top - 4, short, "middle", "note"))
     x_ticks, y_ticks = written(inner_ticks(frame.x_range, 6), tick), written(ticks(0, 1, 4), percent_tick)
     drawn = plot(frame, f"{axis.capitalize()} of predictions: {told}", x_ticks, y_ticks, axis, *lines)
-    caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]}: {told}. The dotted "
+    caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]} ({told}). The dotted "
     caption += "line is where the curves differ most; a larger difference is better."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
     return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
@@ -110,7 +110,7 @@ def _at_least_one(share: float) -> str:
 
 
 def risk_coverage(run: RunFolder) -> Chart | None:
-    """Return the risk-coverage curve; None without one."""
+    """Return the risk-coverage curve; None for a run without it."""
     summary = run.summary
     if summary is None or summary.risk_coverage is None or len(summary.risk_coverage.risk) < 2:
         return None
@@ -121,7 +121,7 @@ def risk_coverage(run: RunFolder) -> Chart | None:
         policy = (test.share, test.risk) if limit else (test.answered / test.inputs, test.wrong / test.answered)
     decided = policy if policy and policy[0] < 1 else None
     inputs = sum(silo.n_test or 0 for silo in run.silos)
-    label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
+    label = f"Share of errors by share of answered test inputs, {percent(curve.risk[-1])} if all are answered"
     start = min(bisect_left(curve.coverage, _FEWEST / inputs), len(curve.risk) - 2) if inputs else 0
     caption = "Share of errors if only the most certain test inputs of all silos are answered, with pointwise 95 % "
     caption += f"intervals.{f' The curve starts at {_FEWEST} answered inputs.' * (start > 0)} Dashed: an oracle that "
@@ -135,7 +135,7 @@ def risk_coverage(run: RunFolder) -> Chart | None:
 
 
 _FEWEST = 20
-"""Number of answered inputs from which the curve of errors is drawn."""
+"""Number of answered inputs at which the curve of errors starts."""
 
 
 def temperatures(run: RunFolder) -> str:
@@ -143,7 +143,8 @@ def temperatures(run: RunFolder) -> str:
     if run.summary is None:
         return ""
     spread = run.summary.temperature_spread
-    factors = {name: f" (silos' typically within a factor of {math.exp(by):.3g})" for name, by in spread.items()}
+    told = " (those of silos are typically within a factor of {:.3g} of this)"
+    factors = {name: told.format(math.exp(by)) for name, by in spread.items()}
     found = run.summary.temperature.items()
     return ", ".join(f"{value:.3g} for the {name} model{factors.get(name, '')}" for name, value in found)
 
@@ -175,7 +176,7 @@ def trust(run: RunFolder) -> Trust | None:
 
 
 def _confidence_line(found: Confidence, everywhere: bool) -> Statement:
-    """`everywhere`: no domain has a lower accuracy than the others."""
+    """Return the verdict on confidence; `everywhere` is whether no domain has a lower accuracy than the others."""
     texts, (n, confidence, accuracy) = "; ".join(each.text for each in found.found[:2]), found.rates
     if found.kind == "bad":
         return Statement(found.kind, Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
@@ -198,11 +199,11 @@ def _confidence_line(found: Confidence, everywhere: bool) -> Statement:
             f": the calibration error (ECE) is {decimal(found.pooled.ece)}, and chance alone explains " if band else ""
         )
         unnoticed += f"up to {decimal(band.upper)}" if band else ""
-        text = Markup("<b>Cannot say whether its confidence is right</b>: {} are too few{}.")
+        text = Markup("<b>It is unknown whether its confidence is right</b>: {} are too few{}.")
         return Statement(found.kind, text.format(plural(n, "test input"), unnoticed))
-    text = Markup("<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; ")
-    text += Markup("expected calibration error (ECE) {}{}.")
-    chance = f", where chance explains {decimal(found.pooled.ece_null.upper)}" if found.pooled.ece_null else ""
+    text = Markup("<b>No error of its confidence was found</b> in {:,} test inputs: they are predicted with {} ")
+    text += Markup("confidence on average and {} accuracy; the expected calibration error (ECE) is {}{}.")
+    chance = f", where chance explains up to {decimal(found.pooled.ece_null.upper)}" if found.pooled.ece_null else ""
     ece = decimal(found.pooled.ece)
     return Statement(found.kind, text.format(n, percent(confidence), percent(accuracy), ece, chance))
 
@@ -212,7 +213,7 @@ def _single_model(found: Single | None) -> Statement | None:
     if found is None:
         return None
     which = "The silos' local models are" if found.local else "The global model is"
-    text = Markup("<b>{} better on own inputs</b>: right for {}, the run's choice of models for {}.")
+    text = Markup("<b>{} better on own inputs</b>: accuracy {}, compared with {} for the run's choice of models.")
     return Statement("open", text.format(which, percent(found.right), percent(found.chosen)))
 
 
@@ -238,7 +239,7 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
 
 def _worse(summary: Summary, stream: str, allowed: float, own: float) -> bool:
     """Return whether more of a stream is answered wrongly than allowed and than of own inputs, beyond the uncertainty
-    from few inputs, and materially more than of own inputs."""
+    from few inputs; the difference from own inputs must be material."""
     wrong, inputs, limit = foreign(summary)[stream].wrong, summary.tested[stream].examples, max(allowed, own)
     return wrong > max(limit, own + MATERIAL) and (not inputs or score_interval(wrong, inputs)[0] > limit)
 
