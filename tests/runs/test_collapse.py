@@ -161,6 +161,6 @@ def test_a_model_far_below_its_baselines_is_said() -> None:
         record = WarningRecord(kind=each.kind, text=each.text, against_baseline=dict(each.against_baseline))
         told = shortfall(record)
         points = (each.against_baseline["only_baseline"] - each.against_baseline["only_model"]) / 4
-        assert f"is right {points:.0f} points more often on 400 validation inputs (only it is right for " in told
+        assert f"is {points:.0f} points more accurate on 400 validation inputs (only it is right for " in told
         shares = f"is right for {50 + points:.1f} % of 400 validation inputs, this run for 50.0 %"
         assert shortfall(record, 0.5).endswith(shares)

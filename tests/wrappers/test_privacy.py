@@ -136,7 +136,7 @@ def test_noise_in_the_sum_needs_secure_sums(silos: Silos, secure: bool) -> None:
     assert found["where"] == "sum"
     assert found["epsilon"] == found["epsilon_server"] == epsilon(2.0, [4, 4, 4], 2, 1e-5)
     assert found["epsilon"] < composed([2.0] * 3, 1e-5)
-    assert "which the smallest sums have" in protection(PrivacyRecord.model_validate(found))
+    assert "(that of the smallest sums)" in protection(PrivacyRecord.model_validate(found))
 
 
 def test_noise_without_a_clip_is_refused() -> None:
