@@ -366,7 +366,8 @@ def test_a_score_that_alone_is_low_for_more_inputs_is_said() -> None:
 def test_the_reports_advice_against_the_model_leads_and_a_person_decides_all() -> None:
     why = "Do not use it at VA before a test on more inputs there: it is no more accurate than always predicting "
     found = replace(
-        made(3), advised=SiloAdvice(f"{why}the most frequent class (15 and 22 of 25 right)."), warnings=("Too few rounds.",),
+        made(3), advised=SiloAdvice(f"{why}the most frequent class (15 and 22 of 25 right)."),
+        warnings=("Too few rounds.",),
         evaluating="caveat evaluate RUN FILE --silo VA", in_sample="new.csv is a file of the run's data.",
     )  # fmt: skip
     assert sentence(found).striptags() == (
