@@ -75,7 +75,7 @@ def test_epochs_become_the_steps_of_a_silo_with_all_data(silos: Silos) -> None:
         ({"fractions": (1 / 2, 1.5, 1)}, r"fractions: 1\.5 is not a fraction"),
         ({"fractions": (0, 1)}, "fractions: 0 is not a fraction"),
         ({"fractions": (1 / 2,)}, "1 is missing"),
-        ({"seeds": (1, 1)}, "seeds: 1, 1 are not all different"),
+        ({"seeds": (1, 1)}, "seeds: 1, 1; expected different numbers"),
         ({"seeds": ()}, "seeds: expected"),
     ],
 )

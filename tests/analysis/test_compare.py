@@ -299,7 +299,7 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        (small(FEDAVG, FEDAVG), "more than one row is called 'fedavg'"),
+        (small(FEDAVG, FEDAVG), "more than one row would have the folder 'fedavg'"),
         (small(MethodVariant("x", ("method.name=fedavg", "data.n_silos=9"))), r"row 'x' sets data\.n_silos=9"),
         (small(MethodVariant("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
         (small(FEDAVG, seeds=(1, 1)), "all different"),
@@ -393,12 +393,12 @@ def test_options_become_rows_and_columns() -> None:
         ({"seeds": "0,x"}, "--seeds 0,x"),
         ({"sweeps": ["training.lr"]}, "--sweep training.lr: expected KEY=VALUE"),
         ({"tune": "=1"}, "--tune =1"),
-        ({"tune_seeds": 2}, "--tune-seeds 2: expected --tune, too"),
+        ({"tune_seeds": 2}, "--tune-seeds 2 has no effect without --tune"),
         ({"tune": "training.lr=1", "tune_seeds": 2}, "--tune-seeds 2: expected at most 1"),
         ({"methods": ""}, "--methods: expected comma-separated names"),
         ({"sets": ["seed=7"]}, "seed cannot be set or swept"),
         ({"sweeps": ["seed=1,2"]}, "seed cannot be set or swept in a comparison"),
-        ({"sweeps": ["training.lr=1", "training.lr=2"]}, "are not all different"),
+        ({"sweeps": ["training.lr=1", "training.lr=2"]}, "a key is listed twice among training.lr, training.lr"),
     ],
 )
 def test_options_that_cannot_be_read_are_named(options: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ def test_a_contrast_can_be_of_the_silos_that_were_left_out(tmp_path: Path) -> No
     one, two = folders
     assert between(Contrast("", "x", "y", silos=("outside",)), one, two).values.tolist() == [1, 0]
     assert between(Contrast("", "x", "y"), one, two).values.tolist() == [0, 0, 1, 0]
-    with pytest.raises(DataError, match="no silo 'nowhere'; there are: inside, outside"):
+    with pytest.raises(DataError, match="no silo 'nowhere'; silos: inside, outside"):
         between(Contrast("", "x", "y", silos=("nowhere",)), one, two)
 
 

@@ -139,7 +139,7 @@ def test_a_claim_says_why_it_is_not_tested_or_has_a_contrast(tiny: str) -> None:
     for text in (TINY.replace(', not_tested = "one seed"', ""), TINY + contrast):
         (reproduced_tables.FOLDER / "tiny.toml").write_text(text)
         with pytest.raises(
-            ValueError, match="claim 'fedavg > alone': expected a contrast that tests it, or else not_tested"
+            ValueError, match="claim 'fedavg > alone': expected either a contrast with this claim or not_tested"
         ):
             reproduced_tables.named(tiny)
     (reproduced_tables.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
@@ -232,7 +232,7 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
 
 def test_a_contrast_by_input_and_by_share_of_known_inputs_is_refused() -> None:
     """One of both would have no effect."""
-    with pytest.raises(ValueError, match="pooled and known exclude each other"):
+    with pytest.raises(ValueError, match="pooled and known cannot be combined"):
         reproduced_tables.TableContrast(claim="a > b", a="a", b="b", pooled=True, known=0.5)
 
 

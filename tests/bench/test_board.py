@@ -277,7 +277,7 @@ def test_a_cell_is_written_with_the_same_bytes(tmp_path: Path) -> None:
         (lambda record, inputs: record.write_text(record.read_text().replace('"schema": 1', '"schema": 9')), "schema"),
         (lambda record, inputs: inputs.write_bytes(inputs.read_bytes()[:-9]), "is missing or damaged"),
         (lambda record, inputs: inputs.unlink(), "is missing or damaged"),
-        (lambda record, inputs: record.rename(record.with_name("u.local.0.json")), "is the cell u.fedavg.0"),
+        (lambda record, inputs: record.rename(record.with_name("u.local.0.json")), "contains the cell u.fedavg.0"),
     ],
 )
 def test_a_damaged_or_foreign_cell_is_one_error(damage: Any, told: str, tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_the_settings_fit_their_methods_with_and_without_an_encoder() -> None:
         (("--federations", "lite-cance"), "--federations lite-cance: no such federation; did you mean", 2),
         (("--federations", "mnist", "--data", "nowhere"), "federation 'mnist' needs mnist.npz in nowhere", 2),
         (("--lite", "--seeds", "x"), "--seeds x: expected whole numbers, such as 0,1,2", 2),
-        (("--lite", "--settings", "none.toml"), "--settings none.toml: cannot be read as TOML", 2),
+        (("--lite", "--settings", "none.toml"), "--settings none.toml cannot be read as TOML", 2),
     ],
 )
 def test_what_cannot_be_asked_is_refused_before_any_work(

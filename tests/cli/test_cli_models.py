@@ -82,7 +82,7 @@ def test_a_run_of_own_code_is_shown_without_importing_it(here: Path) -> None:
     assert caveat("flower", "ledger", "run").exit_code == 0
     for command in (("predict", "run", "digits.npz", "--silo", "silo-0"), ("ood", "run")):
         said = one_error(caveat(*command), 2)
-        assert "'net.py:Net' is custom code, and code named by a folder is never imported" in said
+        assert "'net.py:Net' is custom code, and a folder cannot make caveat import code" in said
         assert "--model net.py:Net" in said
     with pytest.raises(ConfigurationError, match=r"caveat\.load\(RUN, model=\.\.\.\)"):
         library.load("run")

@@ -272,7 +272,7 @@ def test_a_name_that_is_typed_is_imported_and_one_in_a_folder_is_not() -> None:
     ):
         told = caveat(*command)
         assert told.exit_code == 2
-        assert "the installed package caveat-mine has it: add --plugin mine" in told.stderr
+        assert "the installed package caveat-mine has this method: add --plugin mine" in told.stderr
     assert not Path("imported").exists()
     assert caveat(*predict, "--plugin", "mine").exit_code == 0
     forget()

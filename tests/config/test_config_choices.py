@@ -77,7 +77,7 @@ def test_what_is_wrong_with_one_is_said_of_it(model: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["method.name=fmlu", "method.alpha=0.2"], "alpha = 0.2 .* no effect while weigh_loss = true"),
+        (["method.name=fmlu", "method.alpha=0.2"], "alpha = 0.2 .* no effect with method.weigh_loss = true"),
         (["method.name=fmlu", "method.weigh_loss=false", "method.scaled=true"], "scaled = true has no effect"),
         (
             ["method.name=fmlu", "method.weigh_loss=false", "method.weigh_mean=false", "method.shuffled=true"],

@@ -92,7 +92,7 @@ def test_what_a_silo_keeps_is_opened_with_its_code_alone(tmp_path: Path) -> None
     there.serve()
     kept = there.kept("hill")
     KNOWN.clear()
-    with pytest.raises(ConfigurationError, match="code named by a folder is never imported"):
+    with pytest.raises(ConfigurationError, match="a folder cannot make caveat import code"):
         library.load(kept)
     assert library.load(kept, model=body).silos.names == ["hill"]
     with pytest.raises(ConfigurationError, match="builds a different model here than at the server"):

@@ -289,7 +289,7 @@ def test_uefl_oracle_refuses_silos_of_other_domains_and_codebooks_that_grow() ->
     method = uefl(iterations=1, domains=("east", "west"))
     with pytest.raises(ConfigurationError, match=r"belongs to domain .south.; expected one of method\.domains"):
         method.init_silo(replace(context(method.build(model())), domain="south"))
-    with pytest.raises(ConfigurationError, match=r"method\.iterations = 3 extends codebooks"):
+    with pytest.raises(ConfigurationError, match=r"method\.iterations = 3 would extend the codebooks"):
         uefl(domains=("east", "west"))
     with pytest.raises(ConfigurationError, match="contains a name twice"):
         uefl(iterations=1, domains=("east", "east"))

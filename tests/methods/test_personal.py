@@ -117,7 +117,7 @@ def test_the_head_is_the_part_called_head_and_no_part_that_is_called_so_elsewher
     net.encoder.head = nn.Linear(2, 2)
     statistics = {f"head.1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
     assert FedPer().private(net) == {"head.0.weight", "head.0.bias"} | statistics
-    with pytest.raises(ConfigurationError, match="fedper needs to know a model's head, and Linear has none"):
+    with pytest.raises(ConfigurationError, match="fedper needs a model with a head, but Linear has no module"):
         FedPer().private(nn.Linear(2, 3))
 
 

@@ -75,10 +75,10 @@ def test_the_same_file_read_anew_replaces_what_it_registered(tmp_path: Path) -> 
         (OWN.replace('    """FedAvg under another name."""\n', ""), "no docstring"),
         (
             OWN.replace(" = 0.5", "").replace("(FedAvg)", "(Method)").replace("FedAvg,", "FedAvg, Method,"),
-            "no schedule",
+            "schedule() is missing",
         ),
         (OWN.replace("class Mine(FedAvg):", "class Mine:"), "expected a subclass of caveat.Method"),
-        (OWN.replace("    strength", '    name = "My Own"\n    strength'), "expected lower-case letters"),
+        (OWN.replace("    strength", '    name = "My Own"\n    strength'), "at most 60 lower-case letters"),
         (HEAD + "register(3)", "register(3): expected a subclass of caveat.Method"),
         (HEAD + "FedAvg.nothing", "mine.py:2: AttributeError: type object 'FedAvg' has no attribute 'nothing'"),
         ("def", "SyntaxError"),
@@ -117,7 +117,7 @@ def test_a_setting_without_a_default_is_refused(tmp_path: Path) -> None:
 
 def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     use(written(tmp_path, OWN))
-    with pytest.raises(ConfigurationError, match=r"mine.py already registered 'mine'; rename one"):
+    with pytest.raises(ConfigurationError, match=r"'mine' is already the name of .*mine.py; rename one"):
         use(written(tmp_path, OWN, "other.py"))
 
 
@@ -126,10 +126,10 @@ def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     [
         ("gone.py", "no such file"),
         ("gone", "no module with that name is installed"),
-        ("beside", "for the file use beside.py"),
-        ("no module", "expected a file such as my.py, or the name of a module that is installed"),
+        ("beside", "to import the file, use beside.py"),
+        ("no module", "expected a file such as my.py, or the name of an installed module"),
         ("", "expected a file such as my.py"),
-        (".", "expected a file such as my.py, or the name of a module that is installed"),
+        (".", "expected a file such as my.py, or the name of an installed module"),
     ],
 )
 def test_what_cannot_be_imported_is_one_line(named: str, told: str, nowhere: Path) -> None:
@@ -164,7 +164,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_installed_package_is_imported_by_its_method_s_name(installed: Path) -> None:
-    with pytest.raises(ConfigurationError, match="the installed package caveat-mine has it: add --plugin mine"):
+    with pytest.raises(
+        ConfigurationError, match="the installed package caveat-mine has this method: add --plugin mine"
+    ):
         load("digits", ["method.name=mine"])
     assert "caveat_mine" not in sys.modules
     use("mine")
@@ -179,7 +181,7 @@ def test_an_entry_point_s_class_needs_no_decorator_but_its_name(tmp_path: Path, 
     (tmp_path / "caveat_mine.py").write_text(
         OWN.replace("@register\n", "").replace("    strength", "    name = 'other'\n    strength")
     )
-    with pytest.raises(ConfigurationError, match="caveat-mine registers no method 'mine', unlike its entry point"):
+    with pytest.raises(ConfigurationError, match="caveat-mine names method 'mine' as an entry point, but does not"):
         use("mine")
 
 

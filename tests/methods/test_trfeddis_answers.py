@@ -145,7 +145,7 @@ def test_a_silo_without_a_head_of_its_own_answers_as_if_it_had_a_vacuous_one(tra
 
 @pytest.mark.parametrize("fusion", ["dempster", "additive", "averaging"])
 def test_trust_belongs_to_discounting(fusion: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"trust = 0.5 has no effect for fusion '{fusion}'"):
+    with pytest.raises(ConfigurationError, match=f"trust = 0.5 has no effect with method.fusion = '{fusion}'"):
         TrFedDis(fusion=fusion, trust=0.5)  # type: ignore[arg-type]
 
 

@@ -431,7 +431,7 @@ def test_an_infinite_certainty_is_the_most_certain() -> None:
 
 
 def test_a_score_that_was_not_measured_is_named() -> None:
-    with pytest.raises(ValueError, match="'total' was not measured; there are: log_evidence"):
+    with pytest.raises(ValueError, match="'total' was not measured; measured scores: log_evidence"):
         errors(sums(np.zeros(1), np.zeros(1, dtype=bool)))
 
 
@@ -559,7 +559,7 @@ def test_quantile_of_too_few_accepts_everything() -> None:
     assert histograms.quantile("total", nine, 0.9) < 1.02  # the 9th of 9, within a bin
     assert histograms.quantile("total", nine, 0.91) == math.inf
     assert histograms.quantile("total", histograms.histogram("total", torch.full((9,), math.nan)), 0.5) == math.inf
-    with pytest.raises(ValueError, match=r"level = 1\.5"):
+    with pytest.raises(ValueError, match=r"level is 1\.5"):
         histograms.quantile("total", nine, 1.5)
 
 

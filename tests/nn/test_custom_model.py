@@ -237,7 +237,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "fails": (broken, "fails: RuntimeError: there are no weights"),
     "arguments": (
         lambda a, b, c: Plain(),
-        "takes 3 arguments (a, b, c), expected a function without arguments, or of an",
+        "takes 3 arguments (a, b, c), expected no arguments, or an",
     ),
     "keyword": (lambda *, width: Plain(), "fails: TypeError"),
 }
@@ -326,7 +326,7 @@ def test_files_that_are_not_these_weights_are_refused_and_nothing_in_them_runs(
             "lacks '0.bias': these are weights of another",
         ),
         "more.pt": (weights | {"fc.weight": torch.zeros(2)}, "has 'fc.weight', which the module does not have"),
-        "shape.pt": (shapes, "'0.weight' is (5, 2), expected (6, 2)"),
+        "shape.pt": (shapes, "'0.weight' has shape (5, 2), expected (6, 2)"),
         "nan.pt": (weights | {"0.bias": torch.full((6,), float("nan"))}, "has NaN or infinity in '0.bias'"),
         "nested.pt": ({"model": weights}, "does not contain a state_dict"),
         "evil.pt": ({"0.weight": Evil()}, "contains more than tensors, or is damaged"),

@@ -48,7 +48,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_encoders_that_come_along_are_known_by_their_names() -> None:
     assert list(SHIPPED) == ["caveat.nn.efficientnet:lite0", NAME]
     assert code_of(NAME, "model.encoder") is efficientnet.lite0_128
-    with pytest.raises(ConfigurationError, match="code named by a folder is never imported"):
+    with pytest.raises(ConfigurationError, match="a folder cannot make caveat import code"):
         code_of("caveat.nn.efficientnet:Lite0", "model.encoder")
 
 

@@ -201,7 +201,7 @@ IDS = {
     "a bag": (BAG, 20, "token id 20, but the model knows ids from 0 to 19; give its nn.EmbeddingBag a row"),
     "a table": (ACCEPTED["transformer of tokens"].make, 31, "token id 31, but the model knows ids from 0 to 19"),
     "one hot": (Counted, 20, "the model cannot look up the id 20"),
-    "negative": (BAG, -1, "token id -1, expected ids from 0"),
+    "negative": (BAG, -1, "token id -1, expected ids of at least 0"),
 }
 
 

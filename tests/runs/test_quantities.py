@@ -198,7 +198,7 @@ def test_settings_that_do_not_fit(uncertainty: dict[str, Any], message: str) -> 
 
 def test_classes_have_no_intervals() -> None:
     labelled = data.from_arrays({name: (x, (y > 8).astype(int)) for name, (x, y) in arrays().items()})
-    with pytest.raises(ConfigurationError, match=r"interval = 0.9 is for quantities"):
+    with pytest.raises(ConfigurationError, match=r"interval = 0.9 applies to quantities"):
         caveat.run(labelled, caveat.FedAvg(rounds=1), uncertainty=caveat.Uncertainty(interval=0.9))
 
 

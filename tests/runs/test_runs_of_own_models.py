@@ -81,7 +81,7 @@ def test_encoders_compute_in_bfloat16_and_models_without_one_are_told(silos: Sil
     rough = run(silos, tmp_path / "b", model=Plain, training=coarse)
     name = "head.1.weight"
     assert not torch.equal(model_of(fine)["model"][name], model_of(rough)["model"][name])
-    with pytest.raises((ConfigurationError, RunError), match=r"bfloat16' is for encoders, and Headless has none"):
+    with pytest.raises((ConfigurationError, RunError), match=r"bfloat16' needs an encoder, but Headless has none"):
         run(silos, tmp_path / "c", model=Headless, training=coarse)
 
 

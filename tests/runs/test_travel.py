@@ -228,7 +228,7 @@ def test_code_of_one_s_own_is_given_and_compared(home: Path) -> None:
     before = called(FedAvg(), "run", model=Plain)
     x = before.silos[0].test.x
     KNOWN.clear()
-    with pytest.raises(ConfigurationError, match=r"never imported: name it yourself, .* caveat\.load\(RUN, model="):
+    with pytest.raises(ConfigurationError, match=r"import code: name the code yourself, .* caveat\.load\(RUN, model="):
         caveat.load("run")
     assert_same(caveat.load("run", model=Plain).predictor("silo-0")(x), before.predictor("silo-0")(x))
     with pytest.raises(RunError, match="has changed since the run started"):

@@ -151,7 +151,7 @@ def test_a_monitor_continues_from_its_state_with_the_same_bits() -> None:
 
 @pytest.mark.parametrize("rank", [0, 22])
 def test_an_impossible_rank_is_refused(rank: int) -> None:
-    with pytest.raises(ValueError, match="expected 1 to 21"):
+    with pytest.raises(ValueError, match="expected a rank from 1 to 21"):
         RankMonitor(20, 0.01).add(rank)
 
 

@@ -149,7 +149,7 @@ def test_counts_refuse_what_is_no_rank_and_what_does_not_fit() -> None:
         counts(r, wrong[:4])
     with pytest.raises(ValueError, match="at least one model"):
         policy_counts(None, None, None, None)
-    with pytest.raises(ValueError, match="expected ranks and errors"):
+    with pytest.raises(ValueError, match="both ranks and errors"):
         policy_counts(r, r, wrong, None)
 
 
@@ -266,7 +266,7 @@ def test_inputs_that_no_limit_answers_count_as_inputs() -> None:
     found = fixed_sequence(answered, RISK, CONFIDENCE, starts={0: 1}, total=300)
     assert (found.coverage, found.total) == (0.5, 300)
     assert "answers 50 % of inputs" in found.statement
-    with pytest.raises(ValueError, match="149 inputs, of which 150 are answered"):
+    with pytest.raises(ValueError, match="total = 149, but 150 inputs are answered"):
         fixed_sequence(answered, RISK, CONFIDENCE, total=149)
 
 

@@ -164,7 +164,7 @@ def test_silos_that_differ_gain_by_their_own_and_silos_that_do_not_lose_nothing(
 
 @pytest.mark.parametrize("sums", [torch.zeros(4, 97), torch.zeros(5, 3), torch.full((5, 97), math.nan)])
 def test_sums_that_are_none_are_refused(sums: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"expected \(5, 97\) and finite"):
+    with pytest.raises(ValueError, match=r"expected \(5, 97\) and only finite"):
         agreed(sums)
 
 

@@ -161,7 +161,7 @@ def test_the_command_line_says_what_is_wrong_with_a_rule() -> None:
 def test_a_rule_says_when_too_few_silos_have_replied(tmp_path: Path) -> None:
     federation = Federation(Robust("krum").around(FedAvg(rounds=1, training=FAST), 5), tmp_path)
     with pytest.raises(
-        RunError, match=r"3 silos replied, but federation.robust = 'krum' needs 5 if 1 may be malicious"
+        RunError, match=r"3 silos replied, but federation.robust = 'krum' needs 5 with federation.max_byzantine = 1"
     ):
         federation.run()
 

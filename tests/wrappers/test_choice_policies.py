@@ -155,7 +155,7 @@ def test_impossible_likelihoods_are_told() -> None:
 
 @pytest.mark.parametrize("policy", ["best", "blend", "surer"])
 def test_a_method_with_one_model_has_nothing_to_choose_from(policy: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"policy = '{policy}' chooses between .* 'fedavg' has one model"):
+    with pytest.raises(ConfigurationError, match=f"policy = '{policy}' chooses between .* 'fedavg' has only one model"):
         caveat.Uncertainty(policy=policy).around(FedAvg())
     assert caveat.Uncertainty(policy=policy).fitting(FedAvg()).policy is None
     assert caveat.Uncertainty(policy=policy).fitting(APFL()).policy == policy

@@ -168,5 +168,7 @@ def test_a_score_of_the_method_can_be_limited_under_clipping_and_noise() -> None
     method = caveat.Uncertainty(policy="switch", score="conflict").around(private(TrFedDis()))
     assert isinstance(method, Switched)
     assert method.score == "conflict"
-    with pytest.raises(ConfigurationError, match="'trfeddis' has the scores unfamiliar, epistemic, aleatoric, con"):
+    with pytest.raises(
+        ConfigurationError, match="not a score of 'trfeddis', expected one of unfamiliar, epistemic, aleatoric, con"
+    ):
         caveat.Uncertainty(policy="switch", score="vacuum").around(private(TrFedDis()))

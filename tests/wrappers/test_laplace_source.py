@@ -215,7 +215,9 @@ def test_a_subclass_that_answers_in_another_way_has_no_last_layer_to_ask() -> No
 def test_the_variance_of_logits_can_be_limited() -> None:
     settings = caveat.Uncertainty(source="laplace", policy="switch", score="logit_variance")
     assert settings.around(FedAvg()).score == "logit_variance"  # type: ignore[attr-defined]
-    with pytest.raises(ConfigurationError, match="'fedavg' has the scores unfamiliar, epistemic, aleatoric, total"):
+    with pytest.raises(
+        ConfigurationError, match="not a score of 'fedavg', expected one of unfamiliar, epistemic, aleatoric, total"
+    ):
         caveat.Uncertainty(policy="switch", score="logit_variance").around(FedAvg())
     assert settings.fitting(FedBN()) == settings
     assert settings.fitting(FedPN()) == caveat.Uncertainty(policy="switch")

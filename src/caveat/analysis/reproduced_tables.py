@@ -67,7 +67,7 @@ class TableContrast(schema.Contrast):
     @model_validator(mode="after")
     def _counted_by_silo(self) -> Self:
         if self.pooled and self.known is not None:
-            raise ValueError("pooled and known exclude each other, because shares of known inputs are counted per silo")
+            raise ValueError("pooled and known cannot be combined, because shares of known inputs are counted per silo")
         return self
 
 
@@ -152,7 +152,7 @@ class PaperTable(TablePart):
         tested = {contrast.claim for contrast in self.contrasts}
         for claim in self.claims:
             if bool(claim.not_tested) == (claim.text in tested):
-                raise ValueError(f"claim {claim.text!r}: expected a contrast that tests it, or else not_tested")
+                raise ValueError(f"claim {claim.text!r}: expected either a contrast with this claim or not_tested")
         return self
 
 

@@ -229,7 +229,7 @@ class Board:
             if (cell := self.cells.get(place._replace(method=method))) is not None and cell.failed is None
         ]
         if not known:
-            raise DataError(f"{place} failed, and the cells of {MAJORITY} and {alone}, which replace it, are missing")
+            raise DataError(f"{place} failed, and its replacements, {MAJORITY} and {alone}, are missing or failed, too")
         kinds = dict.fromkeys(kind for each in known for kind in each.alarms)
         return CellFigures(
             min(each.accuracy for each in known), max(each.nll for each in known), max(each.augrc for each in known),

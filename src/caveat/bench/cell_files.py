@@ -90,7 +90,9 @@ def read_cell(folder: Path, place: CellPlace) -> BoardCell | None:
         return None
     cell = read(record, BoardCell)
     if (cell.federation, cell.method, cell.seed) != tuple(place):
-        raise DataError(f"{record} is the cell {cell.federation}.{cell.method}.{cell.seed}, expected {place.name}")
+        raise DataError(
+            f"{record} contains the cell {cell.federation}.{cell.method}.{cell.seed}, expected {place.name}"
+        )
     if cell.failed is None and (not inputs.is_file() or sum_of_bytes(inputs.read_bytes()) != cell.inputs):
         raise DataError(f"{inputs} is missing or damaged: delete {record.name} to make the cell again")
     return cell

@@ -104,7 +104,7 @@ def read_settings(path: Path) -> BoardSettings:
     try:
         return BoardSettings(**tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"--settings {path}: cannot be read as TOML: {error}") from None
+        raise ConfigurationError(f"--settings {path} cannot be read as TOML: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigurationError(f"--settings {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

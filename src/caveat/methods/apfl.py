@@ -28,7 +28,7 @@ from .fedavg import FedAvg
 
 
 class Mixture(nn.Module):
-    """Mixture alpha v + (1 - alpha) w of a silo's local model v and the global model w, of one architecture."""
+    """Mixture alpha v + (1 - alpha) w of a silo's local model v and the global model w."""
 
     def __init__(self, own: nn.Module, shared: nn.Module, alpha: Tensor) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Mixture(nn.Module):
         self.alpha = nn.Parameter(alpha.clone())
 
     def parts(self) -> Tensors:
-        """Mixed parameters; w gets no gradient from the mixture."""
+        """Return the mixed parameters, through which w gets no gradient."""
         w = learning(self.shared)
         return {name: self.alpha * v + (1 - self.alpha) * w[name].detach() for name, v in learning(self.own).items()}
 
@@ -53,9 +53,9 @@ class APFL(FedAvg):
     policy: ClassVar[str] = "blend"
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Weight of the local model in the mixture, or its initial weight if adaptive: 0 is FedAvg, 1 is Local."""
+    """Weight of the local model in the mixture, or its initial weight if adaptive. Fixed at 0, this is FedAvg."""
     adaptive: bool = True
-    """Learn the weight of each silo, or keep `alpha` fixed."""
+    """Whether each silo learns its weight; otherwise `alpha` is fixed."""
 
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
@@ -76,7 +76,7 @@ class APFL(FedAvg):
         return Update({"model": snapshot(mixture.shared)}, context.examples), state | kept
 
     def both(self, mixture: Mixture, down: Payload) -> Loss:
-        """Loss of the global model, with gradients for w, plus loss of the mixture, with gradients for v and alpha."""
+        """Return the loss of the global model, with gradients for w, plus that of the mixture, for v and alpha."""
         shared, mixed = self.objective(mixture.shared, down), self.objective(mixture, down)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class APFL(FedAvg):
         return loss
 
     def mixture(self, down: Payload, state: State, context: SiloContext) -> Mixture:
-        """Mixture of the local model (in a copy of the workspace) and the broadcast model (in the workspace)."""
+        """Return the mixture: the local model in a copy of the workspace, and the broadcast model in the workspace."""
         own = load(deepcopy(context.module), state.get("own", down["model"]))
         alpha = state["mixture"]["alpha"] if "mixture" in state else torch.full((), self.alpha, device=context.device)
         return Mixture(own, load(context.module, down["model"]), alpha)

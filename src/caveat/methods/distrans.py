@@ -5,12 +5,13 @@ becomes the views (1 - alpha) x + alpha t and (1 + alpha) x - alpha t. The offse
 network maps each view to hidden units, and the linear layer behind them reads the units of both views. A silo trains
 its offset and the model together; the model is averaged.
 
-Where paper and released code differ or are silent: the offset stays at its silo, and is not averaged (code for
+Where the paper and the released code differ or are silent: the offset stays at its silo, and is not averaged (code for
 non-i.i.d. data); silos are weighted by n_k as in FedAvg (code: uniform). The hypernetwork of the code for i.i.d. data,
 which generates offsets, is not implemented.
 Our choices: the network ends with the first hidden layer of the head, before its dropout; one optimizer trains offset
-and model (code: SGD with learning rates 0.001 and 0.005); an offset starts uniform between -1 and 1 (code: for gray
-images, and wider for images in color); and behind a frozen encoder, the offset moves the encoder's features.
+and model (code: SGD with learning rates 0.001 and 0.005); an offset is drawn uniformly from -1 to 1 (the code does so
+for gray images, and draws from a wider range for color images); and behind a frozen encoder, the offset moves the
+encoder's features.
 """
 
 from copy import deepcopy
@@ -56,7 +57,7 @@ class DisTrans(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.2
-    """Weight of the offset in both views of an input; with 0, both are the input."""
+    """Weight of the offset in both views of an input; with 0, both equal the input."""
 
     def build(self, model: nn.Module) -> nn.Module:
         model = parts(model, self.name)

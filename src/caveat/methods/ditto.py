@@ -4,11 +4,11 @@ Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, IC
 solver of the global model. A silo's personalized model v minimizes F_k(v) + lambda / 2 ||v - w||^2, where w is the
 broadcast model, and never leaves the silo.
 
-Where paper and released code differ or are silent: lambda is fixed (paper; the code can also choose it per step on
-held-out data); the two models are trained one after the other, each on its own batches (paper; the code takes a step of
-each per batch), so the global model is bit-identical to FedAvg's. Our choices: the mean is weighted by n_k (both:
-uniform); the personalized model starts from the global model of the silo's first round, trains for as many steps as the
-global model, and has its own BatchNorm statistics. By default a silo answers with a mean of both models (policy
+Where the paper and the released code differ or are silent: lambda is fixed (paper; the code can also choose it per step
+on held-out data); the two models are trained one after the other, each on its own batches (paper; the code takes a step
+of each model per batch), so the global model is bit-identical to FedAvg's. Our choices: the mean is weighted by n_k
+(both: uniform); the personalized model starts from the global model of the silo's first round, trains for as many steps
+as the global model, and has its own BatchNorm statistics. By default a silo answers with a mean of both models (policy
 `blend`; paper: the personalized model, `always`).
 """
 
@@ -50,7 +50,7 @@ class Ditto(FedAvg):
         return update, state | {"own": snapshot(own)}
 
     def near(self, own: nn.Module, down: Payload) -> Loss:
-        """h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2, over parameters only (no buffers)."""
+        """Return h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2, where the distance is over parameters, not buffers."""
         loss = self.objective(own, down)
 
         def with_distance(x: Tensor, y: Tensor) -> Tensor:

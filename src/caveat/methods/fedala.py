@@ -4,15 +4,15 @@ Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Lear
 uses the lower layers of the global model w. For the upper layers, it uses v + (w - v) * W, element-wise, where v is the
 silo's model after its last round. W starts at 1, which is FedAvg. It is learned by gradient descent on the loss of the
 mixture over a fraction of the training data, is clipped to [0, 1] after every step, and stays at the silo with v. The
-first time it is learned until the loss has converged, later in one pass. Then the silo trains the mixture, keeps it and
-sends it.
+first time, W is learned until the loss has converged, and later in a single pass. Then the silo trains the mixture,
+keeps it and sends it.
 
-Where paper and released code differ or are silent: a silo predicts with the trained model (paper; the code evaluates
-the mixture before it is trained); the fraction of the data is drawn at random in every round (paper; the code:
-neighbors in a file); upper layers are counted in layers (paper; the code: in tensors). Our choices: W is learned in
-evaluation mode, so the silo uses the BatchNorm statistics of the global model until it trains; the loss of a pass is
-the mean over its batches (code: the last batch); ten passes may be enough (code: eleven); and after 100 passes W counts
-as converged.
+Where the paper and the released code differ or are silent: a silo predicts with the trained model (paper; the code
+evaluates the mixture before it is trained); the fraction of the data is drawn at random in every round (paper; the code
+takes neighbors in a file); upper layers are counted in layers (paper; the code: in tensors). Our choices: W is learned
+in evaluation mode, so the silo uses the BatchNorm statistics of the global model until it trains; the loss of a pass is
+the mean over its batches (code: the last batch); the minimum is ten passes (code: eleven); and after 100 passes W
+counts as converged.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ from .fedavg import FedAvg
 RECENT = 10
 """Number of passes whose losses decide whether W has converged."""
 SETTLED = 0.1
-"""Standard deviation of these losses, in nats, below which W has converged."""
+"""Standard deviation of the last `RECENT` losses, in nats, below which W has converged."""
 MOST = 100
 """Maximum number of passes."""
 
@@ -58,7 +58,7 @@ class FedALA(FedAvg):
         return {}
 
     def mixed(self, module: nn.Module) -> list[str]:
-        """Names of the parameters of the upper layers, which are mixed."""
+        """Return the names of the parameters of the upper layers, which are mixed."""
         if self.upper == "all":
             return list(learning(module))
         path = path_of_part(module, self.upper, self.name, "upper")
@@ -89,7 +89,7 @@ class FedALA(FedAvg):
     def one_pass(
         self, w: Tensors, v: Tensors, weights: Tensors, context: SiloContext, part: Tensor
     ) -> tuple[Tensors, float]:
-        """Update W once per batch of the training examples at these positions; return it with the mean loss."""
+        """Update W once per batch of the training examples at the positions `part`; return W and the mean loss."""
         module = context.module.eval()
         parameters = {name: p for name, p in learning(module).items() if name in weights}
         losses = []
@@ -113,7 +113,7 @@ class FedALA(FedAvg):
 
 
 def mixture(w: Tensors, v: Tensors, weights: Tensors) -> Tensors:
-    """v + (w - v) * W, for the tensors in W."""
+    """Return v + (w - v) * W for the tensors in W."""
     return {name: v[name] + (w[name] - v[name]) * each for name, each in weights.items()}
 
 

@@ -1,4 +1,4 @@
-"""FedAvg: the mean of locally trained models, weighted by n_k, their number of training examples.
+"""FedAvg: the mean of locally trained models, weighted by n_k, their numbers of training examples.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 """
@@ -42,7 +42,7 @@ class FedAvg(Method):
     def linear(self) -> Weights | None:
         """`Round.linear` of training: "examples" for the `aggregate` below, which needs means only.
 
-        It is None for a subclass that overrides `aggregate`, unless it overrides this property, too.
+        It is None for a subclass that overrides `aggregate`, unless the subclass overrides this property, too.
         """
         return "examples" if type(self).aggregate is FedAvg.aggregate else None
 
@@ -60,7 +60,7 @@ class FedAvg(Method):
 
     @property
     def softmax(self) -> bool:
-        """True for the `answer` and `ask` below; a subclass that overrides one of them may override this, too."""
+        """True for the `answer` and `ask` below; a subclass that overrides either may override this property, too."""
         return type(self).answer is FedAvg.answer and type(self).ask is FedAvg.ask
 
     def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
@@ -72,21 +72,21 @@ class FedAvg(Method):
         return {whose: self.ask(module, x, whose) for whose, module in self.loaded(down, state, context)}
 
     def ask(self, module: nn.Module, x: Tensor, whose: Decision) -> Prediction:
-        """Predict with the model loaded into a module."""
+        """Return the prediction of the model that is loaded into a module."""
         return Prediction.from_logits(in_batches(lambda part: self.sampled(module, part), x, dim=1), whose)
 
     def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
-        """Logits (S, N, C) of S passes of MC dropout for inputs (N, ...)."""
+        """Return the logits (S, N, C) of S passes of MC dropout for inputs (N, ...)."""
         return mc_dropout(module, x, self.mc_samples)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Loss that a silo minimizes, as a function of a batch; subclasses override it."""
+        """Return the loss that a silo minimizes, as a function of a batch. Subclasses may override it."""
         return lambda x, y: self.training.cross_entropy(module(x), y)
 
     def fitted(self, module: nn.Module) -> frozenset[str] | None:
-        """Names of trained tensors that stay at the silo; None for a subclass that overrides `train`."""
+        """Return the names of trained tensors that stay at the silo; None for a subclass that overrides `train`."""
         return self.private(module) if type(self).train is FedAvg.train else None
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """Names of the tensors that never leave a silo; none in FedAvg."""
+        """Return the names of the tensors that never leave a silo; FedAvg has none."""
         return frozenset()

@@ -24,14 +24,14 @@ class FedBABU(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     stays: Literal["head", "last"] = "head"
-    """The fixed part in training: head (everything after the encoder), or last (the last linear layer only)."""
+    """The part that is fixed in training: head (everything after the encoder), or last (the last linear layer only)."""
     fine_tune: Literal["all", "head"] = "all"
     """The part that a silo fine-tunes after the last round: the whole model, or the head only."""
     fine_tune_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 5
     """Epochs of fine-tuning, at the final learning rate of training."""
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """The head, which is not trained before fine-tuning, so no silo sends it."""
+        """Return the names of the head's tensors, which are not trained before fine-tuning, so no silo sends them."""
         return names_at_silo(module, self.stays, self.name)
 
     def init_server(self, context: SiloContext) -> State:
@@ -77,7 +77,7 @@ class FedBABU(FedAvg):
 def fit_alone(training: Training, context: SiloContext, loss: Loss, path: str) -> None:
     """Train one part of the silo's module.
 
-    Everything else stays bit-identical, including BatchNorm statistics: it runs in evaluation mode, so the part is
+    All other parts stay bit-identical, including BatchNorm statistics. They run in evaluation mode, so the part is
     trained on the same features as in prediction.
     """
     module = context.module

@@ -5,12 +5,12 @@ n_k-weighted mean of the silos' models and, for each weight, their n_k-weighted 
 the Gaussian form an ensemble (Bayesian model ensemble).
 
 We implement the part that needs no data at the server: the ensemble itself predicts. In the paper, it labels unlabeled
-data at the server, from which a single model is distilled in every round. Training is therefore bit-identical to
-FedAvg's. The ensemble also lacks the silos' models, which the paper adds to it: silos send sums only, of their models
-and of the squared changes of their weights. Where paper and released code differ: the Gaussian is over the weights,
-weighted by n_k (paper; the code divides each tensor's change by its norm, weights silos equally, and draws with a tenth
-of the standard deviation). Our choices: only parameters are drawn, so all models have the mean's BatchNorm statistics;
-the same models are drawn for every prediction, without dropout.
+data at the server, from which a single model is distilled in every round; without distillation, training is
+bit-identical to FedAvg's. The ensemble also lacks the silos' models, which the paper adds to it, because the server
+needs only sums over silos: of models, and of squared changes of weights. Where the paper and the released code differ:
+the Gaussian is over the weights, weighted by n_k (paper; the code divides each tensor's change by its norm, weights
+silos equally, and draws with a tenth of the standard deviation). Our choices: only parameters are drawn, so all models
+have the mean's BatchNorm statistics; the same models are drawn for every prediction, without dropout.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ from ..training.modules import in_batches, learning, load, zeros
 from .fedavg import FedAvg
 
 Gaussian = tuple[Tensors, Tensors]
-"""A model's tensors, the means of the weights, and the standard deviations of the weights that are drawn."""
+"""A model's tensors, with the means of the weights, and the standard deviations of the weights that are drawn."""
 
 
 @frozen_settings
@@ -37,7 +37,7 @@ class FedBE(FedAvg):
     """FedAvg, with predictions by models drawn from a Gaussian over the silos' models (Chen & Chao, 2021)."""
 
     mc_samples: Annotated[int, Field(gt=0, le=10_000)] = 20
-    """Number of models per prediction: the mean, and others that are drawn. Paper: 10 are drawn."""
+    """Number of models per prediction: the mean, and models that are drawn. Paper: 10 drawn models."""
 
     def init_server(self, context: SiloContext) -> State:
         return super().init_server(context) | {"variance": zeros(context.module)}
@@ -53,7 +53,7 @@ class FedBE(FedAvg):
         return {"model": server["model"], "variance": server["variance"]}
 
     def start(self, server: State) -> Payload:
-        """Return the tensors that silos start training from."""
+        """Return what the server sends to a silo for training."""
         return super().broadcast(server)
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
@@ -64,7 +64,7 @@ class FedBE(FedAvg):
 
     def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         mean = replies.mean("model")
-        variance = {  # of changes, because squares of weights would lose the digits in which silos differ
+        variance = {  # from changes, because squares of weights would lose the digits in which silos differ
             name: (squares - (mean[name] - server["model"][name]).square()).clamp_min(0)
             for name, squares in replies.mean("squares").items()
         }
@@ -80,14 +80,14 @@ class FedBE(FedAvg):
 
 
 def with_squares(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin` if silos send squares of changes."""
+    """Return the origin of a reply with squares of changes, which start at 0 (`Round.origin`)."""
     return sent | {"squares": {name: torch.zeros_like(each) for name, each in reply.get("squares", {}).items()}}
 
 
 def draws(mean: Tensors, deviation: Tensors, count: int) -> Iterator[Tensors]:
-    """Yield the tensors of `count` models: draws, the same in every call, and last the mean.
+    """Yield the tensors of `count` models: draws, which are the same in every call, and finally the mean.
 
-    Familiarity is measured on the last pass of an answer.
+    The mean is last because familiarity is measured on the last pass of an answer.
     """
     for number in range(count - 1):
         with seeded("weights", number):  # on the CPU and by name: the same on all devices, and for tensors from files
@@ -97,7 +97,7 @@ def draws(mean: Tensors, deviation: Tensors, count: int) -> Iterator[Tensors]:
 
 
 def averaged(module: nn.Module, drawn: Mapping[Decision, Iterator[Tensors]], x: Tensor) -> Answers:
-    """Return the predictions for inputs (N, ...) by models of equal number, each in a pass without dropout."""
+    """Return the predictions for inputs (N, ...): means over equally many models, each in a pass without dropout."""
     logits: dict[Decision, list[Tensor]] = {whose: [] for whose in drawn}
     for models in zip(*drawn.values(), strict=True):
         for whose, tensors in zip(drawn, models, strict=True):

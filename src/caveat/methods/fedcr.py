@@ -7,14 +7,14 @@ averaged over samples, plus beta times the divergence of the federation's Gaussi
 input. A silo multiplies the Gaussians of all its inputs of a class, and the server multiplies the products of all silos
 and N(0, 1) (products of experts). After the last round, silos train the linear layer alone.
 
-Precisions, and means times precisions, are additive, so a silo sends these. It sends 0 for a class with fewer than five
-examples, because the Gaussian of a single example reveals that example. Where paper and released code differ or are
-silent, we follow the code: the server's product includes N(0, 1); the divergence is of the class's Gaussian from the
-input's; a class that no silo sends in a round keeps its Gaussian; and other products replace it (the code's moving
-average, with the weight beta2 = 1 of its published command). Our choices: silos are weighted by n_k in the mean of the
-encoder (code: uniform); Gaussians of inputs are computed by the trained model in evaluation mode (code: of the last
-epoch's batches); a prediction is a mean of probabilities (code: of logits); gradients are clipped only if
-`training.clip_norm` is set (code: at 10); the rest as in FedSR.
+Precisions, and means times precisions, are additive, so a silo sends their sums by class. It sends 0 for a class with
+fewer than five examples, because the Gaussian of a single example reveals that example. Where the paper and the
+released code differ or are silent, we follow the code: the server's product includes N(0, 1); the divergence is of the
+class's Gaussian from the input's; a class that no silo sends in a round keeps its Gaussian; and a new product replaces
+the old one (the code's moving average, with the weight beta2 = 1 of its published command). Our choices: silos are
+weighted by n_k in the mean of the encoder (code: uniform); Gaussians of inputs are computed by the trained model in
+evaluation mode (code: by the models of the last epoch's batches); a prediction is a mean of probabilities (code: of
+logits); gradients are clipped only if `training.clip_norm` is set (code: at 10); all other choices are those of FedSR.
 """
 
 from collections.abc import Iterable
@@ -81,7 +81,7 @@ class FedCR(FedAvg):
         return None
 
     def start(self, server: State) -> Payload:
-        """Return the tensors that silos start training from."""
+        """Return what the server sends to a silo for training."""
         return {"model": server["model"], "classes": server["classes"]}
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
@@ -122,8 +122,8 @@ def last(module: nn.Module) -> str:
 
 
 def products(context: SiloContext) -> Tensors:
-    """Return the products (C, Z) of the Gaussians of a silo's training inputs by class, as precisions and means times
-    precisions (shifts), which it sends; 0 for a class with fewer than `LEAST` examples.
+    """Return what a silo sends: the products (C, Z) of the Gaussians of its training inputs by class, as precisions and
+    as means times precisions (shifts). They are 0 for a class with fewer than `LEAST` examples.
     """
     model, y = expect(Model, context.module), context.train.y
     gaussian, classes = expect(GaussianUnits, model.head[-2]), expect(nn.Linear, model.head[-1]).out_features

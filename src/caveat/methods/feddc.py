@@ -4,14 +4,14 @@ Gao et al., FedDC: Federated Learning with Non-IID Data via Local Drift Decoupli
 Algorithm 1. A silo minimizes L_k(theta) + alpha/2 ||theta + h_k - w||^2 + <theta, g_k - g> / (eta K), with K steps of
 rate eta per round, and then adds its update theta_k - w to its drift h_k; the new w is the mean of theta_k + h_k.
 
-Where paper and released code differ, we follow the code: g_k, the silo's last update, excludes the contribution of g_k
-- g (paper: the whole update; the term then cancels itself in every second round), which makes c_k = -g_k / (eta K)
-SCAFFOLD's control variate with option II. As in the code, silos outside the cohort enter the means of h and g with
-their last values: h_k vanishes in the mean over all silos only. Our choices: all silos have the same weight (code:
-alpha is divided by a silo's fraction of the examples); eta and K are the silo's values in the round of g_k (code: one K
-for all, eta before its decay); gradients are not clipped (code: at 10); the terms are added to the gradient instead of
-the loss, which is equivalent; and buffers (BatchNorm statistics) have no gradient and are averaged as in FedAvg.
-Without its last term, FedDC is FedDyn with g_k = -alpha h_k.
+Where the paper and the released code differ, we follow the code: g_k, the silo's last update, excludes the contribution
+of g_k - g, so c_k = -g_k / (eta K) is SCAFFOLD's control variate with option II (paper: the whole update, with which
+the term cancels itself in every second round). As in the code, silos outside the cohort enter the means of h and g with
+their last values. Our choices: all silos have the same weight (code: alpha is divided by a silo's fraction of the
+examples); eta and K are the silo's values in the round of g_k (code: one K for all, eta before its decay); gradients
+are not clipped (code: at 10); the terms are added to the gradient instead of the loss, which is equivalent; and buffers
+(BatchNorm statistics) have no gradient and are averaged as in FedAvg. Without its last term, FedDC is FedDyn with g_k =
+-alpha h_k.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class FedDC(FedAvg):
     """FedAvg with local drift that is tracked, penalized and corrected for in aggregation (Gao et al., 2022)."""
 
     training: Training = Training(optimizer="sgd", lr=0.05)
-    """Local training of a silo in one round: sgd without momentum, because updates stand for mean gradients."""
+    """Local training of a silo in one round: sgd without momentum, because updates must be sums of gradients."""
     alpha: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Weight of half the squared distance to the global model minus the silo's drift."""
 
@@ -42,7 +42,7 @@ class FedDC(FedAvg):
         if self.training.optimizer != "sgd" or self.training.momentum:
             raise ConfigurationError(
                 "feddc needs training.optimizer = 'sgd' without momentum: with "
-                f"optimizer = {self.training.optimizer!r} and momentum = {self.training.momentum} "
+                f"optimizer = {self.training.optimizer!r} and momentum = {self.training.momentum}, "
                 "a silo's change is not the sum of its gradients",
                 "training.optimizer",
             )

@@ -31,7 +31,7 @@ class FedDisco(FedAvg):
     counts_classes: ClassVar[bool] = True
 
     discrepancy: Literal["kl", "l2"] = "kl"
-    """Discrepancy of a silo's class distribution from uniform: Kullback-Leibler divergence (kl), normalized by the sum
+    """Discrepancy of a silo's classes from a uniform distribution: Kullback-Leibler divergence (kl), divided by the sum
     over the silos of a round, or Euclidean distance (l2)."""
     a: Annotated[float, Field(ge=0, le=LARGE)] = 0.5
     """Weight of the discrepancy relative to a silo's fraction of all examples; a = b = 0 is FedAvg."""
@@ -49,7 +49,7 @@ class FedDisco(FedAvg):
         return update, after
 
     def from_uniform(self, y: Tensor, classes: int) -> Tensor:
-        """d_k >= 0, the discrepancy of the distribution of labels (N,) from uniform over the classes."""
+        """Return d_k >= 0, the discrepancy of labels (N,) from a uniform distribution over classes."""
         shares = torch.bincount(y.cpu(), minlength=classes).double() / len(y)
         if self.discrepancy == "l2":
             return (shares - 1 / classes).square().sum().sqrt()
@@ -61,7 +61,7 @@ class FedDisco(FedAvg):
         return server | {"model": replies.mean("model", self.weights(n, d).tolist())}
 
     def weights(self, n: Tensor, d: Tensor) -> Tensor:
-        """Weights (S,) that sum to 1, from numbers of examples (S,) and discrepancies (S,)."""
+        """Return weights (S,) that sum to 1, from numbers of examples (S,) and discrepancies (S,)."""
         if self.discrepancy == "kl" and d.sum() > 0:
             d = d / d.sum()
         found = torch.relu(n / n.sum() - self.a * d + self.b)

@@ -3,7 +3,7 @@
 Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1. A silo minimizes
 f_k(theta) - <g_k, theta> + alpha/2 ||theta - w||^2, at whose minimum f_k has the gradient g_k - alpha (theta_k - w),
 the next g_k; the server's h is the mean of the g_k of all silos. As in the paper, all silos have the same weight,
-whatever n_k.
+whatever their n_k.
 
 Our choices: the two terms are added to the gradient instead of the loss, which is equivalent for any optimizer; and
 buffers (BatchNorm statistics) have no gradient and are averaged as in FedAvg.

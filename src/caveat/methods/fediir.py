@@ -5,12 +5,12 @@ Algorithm 1. Before a training round, silos send the mean gradient of the classi
 keeps a moving average of it over rounds. In training, the squared distance from a batch's gradient to this average is
 added to the loss and is differentiated, too, through second derivatives.
 
-Where paper and released code differ or are silent: the average starts at 0 without bias correction (code). A silo's
-gradient is the gradient of the mean loss over its examples, and silos are weighted by n_k, which gives the gradient
-over all data (code: the mean over batches, of which a silo's last one is smaller); models are weighted likewise (code:
-uniform). Our choices: the classifier is the last linear layer (code for rotated MNIST) or the head (code for
-photographs: three layers); the gradient is computed in evaluation mode; and with partial participation the silos that
-send gradients are sampled independently of those that train.
+Where the paper and the released code differ or are silent: the average starts at 0 without bias correction (code). A
+silo's gradient is the gradient of the mean loss over its examples, and silos are weighted by n_k, which gives the
+gradient over all data (code: the mean over batches, of which a silo's last one is smaller); models are weighted
+likewise (code: uniform). Our choices: the classifier is the last linear layer (code for rotated MNIST) or the head
+(code for photographs: three layers); the gradient is computed in evaluation mode; and with partial participation the
+silos that send gradients are sampled independently of those that train.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ class FedIIR(FedAvg):
     """Classifier whose gradients are aligned: the last linear layer (last), or all layers after the encoder (head)."""
 
     def of_classifier(self, module: nn.Module) -> Tensors:
-        """Parameters of the classifier, by name."""
+        """Return the parameters of the classifier, by name."""
         path = path_of_part(module, self.classifier, self.name, "classifier")
         return {name: p for name, p in learning(module).items() if name.startswith(f"{path}." if path else "")}
 
@@ -59,7 +59,7 @@ class FedIIR(FedAvg):
         return {"model": server["model"], "gradient": server["gradient"]}
 
     def tell(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Gradient of the mean loss over a silo's training data."""
+        """Send the gradient of the mean loss over a silo's training data."""
         module = load(context.module, down["model"] | state["model"]).eval()
         parameters, n = self.of_classifier(module), context.examples
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
@@ -76,7 +76,7 @@ class FedIIR(FedAvg):
         return server | {"gradient": kept}
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Cross-entropy plus the penalty on the distance of the classifier's gradient from the average."""
+        """Return the cross-entropy plus the penalty on the distance of the classifier's gradient from the average."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             value = self.training.cross_entropy(module(x), y)
@@ -89,5 +89,5 @@ class FedIIR(FedAvg):
 
 
 def from_none(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin` if silos send gradients: their norms are bounded like the norms of updates."""
+    """Return the origin 0 of a reply with gradients, so norms of gradients are bounded like norms of updates."""
     return {"gradient": {name: torch.zeros_like(tensor) for name, tensor in reply.get("gradient", {}).items()}}

@@ -5,17 +5,17 @@ Posterior Networks, IJCAI 2024, Algorithm 1 and appendix A.3. First, encoder, he
 trained together; then every silo freezes the encoder and trains a local head and local densities. The switch between
 the two models is in `caveat.wrappers.choice_policies`.
 
-Where paper and released code differ: the encoder is averaged, too (code; Algorithm 1 omits it), weighted by n_k, and
-the density of a class over the silos that have the class, weighted by n_kc; training uses the density of the true class
-(code), prediction the mixture over classes, with the silo's class frequencies or uniform (both). Eq. 8 stops the
-gradient to the parameters of the densities (code); stopping it before the embedding, too, is an option. Adam's moments
-are averaged and sent with the model (code; the paper uses SGD), so that silos with two or three classes do not drift
-apart.
-Our choices, each with the paper's behaviour as an option: embeddings of images are normalized, because -log p(z) could
-be lowered by shrinking them all to a point; -log p(z) trains the densities only; and training uses a minimum evidence
-for every input, because the head learns nothing from an input without evidence (`floor`). A small silo trains its own
-parts for a minimum of steps (`personal_steps`): after a few, densities of normalized embeddings are still below that
-evidence everywhere, and its predictions are close to uniform.
+Where the paper and the released code differ: the encoder is averaged, too (code; Algorithm 1 omits it), weighted by
+n_k, and the density of a class is averaged over the silos that have the class, weighted by n_kc; training uses the
+density of the true class (code), and prediction the mixture over classes, weighted by the silo's class frequencies or
+equally (both). Eq. 8 stops the gradient to the parameters of the densities (code); stopping it before the embedding,
+too, is an option. Adam's moments are averaged and sent with the model (code; the paper uses SGD), so that silos with
+two or three classes do not drift apart. Our choices, each with the paper's behaviour as an option: embeddings of images
+are normalized, because -log p(z) could be lowered by shrinking them all to a point; -log p(z) trains the densities
+only; and training uses a minimum evidence for every input, because the head learns nothing from an input without
+evidence (`floor`). A small silo trains its own parts for a minimum of steps (`personal_steps`): after a few steps,
+densities of normalized embeddings are still below the minimum evidence everywhere, and predictions are close to
+uniform.
 """
 
 import math
@@ -66,7 +66,7 @@ DENSITIES = "posterior.flows."
 EXAMINED = 500
 """Maximum number of inputs of a split that `describe` examines."""
 COLLAPSED, FEWEST = 0.1, 20
-"""Spread of embeddings below which they are collapsed (the densities start from N(0, I), and embeddings of trained
+"""Spread of embeddings below which they count as collapsed (the densities start from N(0, I), and embeddings of trained
 encoders have a spread above 1), and the minimum number of inputs for a warning."""
 
 
@@ -90,27 +90,27 @@ class FedPN(Method):
     entropy: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
     """lambda: weight of the entropy of the Dirichlet distribution, which keeps evidence small."""
     stop_gradient: Literal["densities", "embedding", "none"] = "densities"
-    """The parts that get no gradient of the expected cross-entropy through the evidence: the densities (eq. 8),
-    densities and embedding, or none, which is the loss of NatPN (eq. 6) if gamma is 0."""
+    """The parts that get no gradient of the expected cross-entropy through the evidence: densities (eq. 8), embedding
+    (and densities), or none, which is the loss of NatPN (eq. 6) if gamma is 0."""
     floor: float = 0.0
     """Minimum log-evidence of an input in training, because the head learns nothing from inputs that the densities do
-    not cover yet. Paper: none; set it to -50, for example."""
+    not cover yet. Paper: no minimum, to which -50 comes close."""
     density_trains_encoder: bool = False
     """Whether -log p(z) trains the encoder, too (released code), or the densities only."""
     density_rounds: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     """Number of rounds after `rounds` that train the densities only, as in NatPN. Paper: none."""
     moments: bool = True
-    """adam, adamw, and sgd with momentum: start a round from the mean of the silos' moments (released code), which
-    keeps silos with different classes from drifting apart, or from zero."""
+    """adam, adamw, and sgd with momentum: whether a round starts from the mean of the silos' moments (released code),
+    which keeps silos with different classes from drifting apart; otherwise it starts from zero."""
     normalize: bool | None = None
-    """Normalize each embedding; paper: no. Default: after convolutions only, because normalization hides the norm of an
-    embedding, which is what distinguishes unfamiliar rows of a table."""
+    """Whether each embedding is normalized; paper: no. By default only after convolutions, because normalization hides
+    the norm of an embedding, which distinguishes unfamiliar rows of a table."""
     personal_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 10
     """Epochs with Adam in which a silo trains its local head and densities, with the encoder frozen."""
     personal_steps: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 300
-    """Minimum number of steps of this training; a small silo trains for more epochs. Paper: none."""
+    """Minimum number of steps of the training of local parts; a small silo trains for more epochs. Paper: none."""
     personal_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
-    """Learning rate of these epochs, and of `density_rounds`, which have one epoch each."""
+    """Learning rate of the training of local parts, and of `density_rounds`, which have one epoch each."""
 
     def __post_init__(self) -> None:
         self.training.leave("fedpn", "method.moments says whether moments are shared", "optimizer_state")
@@ -140,7 +140,7 @@ class FedPN(Method):
         )
 
     def fitted(self, module: nn.Module) -> frozenset[str]:
-        """Nothing is private in training: local parts are trained after it."""
+        """Return no names, because local parts are trained after the training rounds."""
         return frozenset()
 
     def broadcast(self, server: State) -> Payload:
@@ -172,12 +172,12 @@ class FedPN(Method):
         return self.update(trained, network, context), state
 
     def update(self, trained: Tensors, network: PosteriorNetwork, context: SiloContext) -> Update:
-        """Trained tensors, with the number of training examples of each class."""
+        """Return the update that a silo sends: trained tensors, and its number of training examples of each class."""
         counts = torch.bincount(context.train.y, minlength=network.posterior.classes)
         return Update({"model": trained, "classes": {"examples": counts}}, context.examples)
 
     def embedded(self, context: SiloContext, tokens: Tensor, module: nn.Module) -> SiloContext:
-        """Context whose training inputs are features of the encoder, and whose workspace is the rest of the model."""
+        """Return a context with the encoder's features as training inputs, and the rest of the model as workspace."""
         data = Data(tokens, context.train.y)
         return SiloContext(context.id, data, context.validation, context.calibration, module, round=context.round)
 
@@ -199,7 +199,7 @@ class FedPN(Method):
         return loss
 
     def densities(self, flows: RadialFlows, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(z) for the likelihood term, and for the expected cross-entropy: equal values, different gradients."""
+        """Return log p(z) for the likelihood and the expected cross-entropy: equal values, different gradients."""
         learning = z if self.density_trains_encoder else z.detach()
         if self.stop_gradient == "densities":
             return flows.log_prob_twice(learning, z, y)
@@ -215,7 +215,7 @@ class FedPN(Method):
         return server | averaged
 
     def owned(self, server: State, replies: Replies, group: str) -> Tensors:
-        """Mean of a group over silos; for tensors of the densities, over the silos that have the class."""
+        """Return the mean of a group over silos; for tensors of the densities, over the silos that have the class."""
         found = server[group] | replies.mean(group)
         examples = replies.stack("classes", "examples").double()
         for name, mean in found.items():
@@ -243,7 +243,7 @@ class FedPN(Method):
         return Update({}, context.examples), state | {"own": snapshot(own), "classes": {"shares": shares}}
 
     def of_its_own(self, epochs: int) -> Training:
-        """Training of the parts after the frozen encoder, with Adam for any optimizer of stage 1."""
+        """Return the training of the parts after the frozen encoder, with Adam, whatever the optimizer of stage 1."""
         return Training(local_epochs=epochs, lr=self.personal_lr, batch_size=self.training.batch_size)
 
     # Prediction: both models share one pass of the encoder.
@@ -298,7 +298,7 @@ class FedPN(Method):
         return {"embedding_spread": spread(sums), "no_evidence": float(sums["no_evidence"] / sums["inputs"])}
 
     def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterator[Caution]:
-        """Warn of collapsed embeddings: inputs of a silo have almost the same one."""
+        """Warn of collapsed embeddings: inputs of a silo have almost the same embedding."""
         names = ("inputs", "apart")
         total = {name: torch.stack([sums[name] for sums in silos.values()]).sum(0) for name in names}
         if total["inputs"] >= FEWEST and spread(total) < COLLAPSED:

@@ -3,16 +3,16 @@
 Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022, Algorithm 1. Every silo
 trains a local model, with any encoder. The loss is the cross-entropy plus lambda times the distance of the batch's
 representations from the global prototypes of their classes; a class without a prototype adds nothing. After training, a
-silo sends the mean representation of each class with its number of examples; the server averages with these weights. A
-silo sends no prototype of a class with fewer than five examples, because the mean of a single example is that example.
+silo sends the mean representation of each class with its number of examples, by which the server weights it. A silo
+sends no prototype of a class with fewer than five examples, because the mean of a single example is that example.
 
-Where paper and released code differ or are silent: the distance is the mean square over examples and units (code; the
-paper sums distances between prototypes over classes); silos are weighted by their examples of the class (eq. 6, whose
-further division by the number of silos would shrink prototypes; the code: uniform); a silo predicts with the logits of
-its model (code; the paper: or with the nearest prototype, which gives no probabilities). Our choices: a representation
-is the first hidden layer of the head, before its dropout, so models must have equal numbers of hidden units but may
-differ in everything else; prototypes are computed by the trained model in evaluation mode (code: of the last epoch's
-batches); and a class that no silo sends in a round keeps its prototype.
+Where the paper and the released code differ or are silent: the distance is the mean square over examples and units
+(code; the paper sums distances between prototypes over classes); silos are weighted by their examples of the class (eq.
+6, whose further division by the number of silos would shrink prototypes; the code: uniform); a silo predicts with the
+logits of its model (code; in the paper also with the nearest prototype, which gives no probabilities). Our choices: a
+representation is the first hidden layer of the head, before its dropout, so models must have equal numbers of hidden
+units but may differ in everything else; prototypes are computed by the trained model in evaluation mode (code: by the
+models of the last epoch's batches); and a class that no silo sends in a round keeps its prototype.
 """
 
 from collections.abc import Iterable, Iterator
@@ -55,7 +55,8 @@ class FedProto(FedAvg):
 
     def mismatch(self, module: nn.Module, own: nn.Module) -> str:
         (_, ours), (_, theirs) = sizes(module, self.name), sizes(own, self.name)
-        return "" if ours == theirs else f"has {theirs} hidden units, and [model] {ours}: prototypes need equal numbers"
+        text = f"has {theirs} hidden units, but [model] has {ours}; prototypes need equal numbers"
+        return "" if ours == theirs else text
 
     def init_server(self, context: SiloContext) -> State:
         classes, units = sizes(context.module, self.name)
@@ -80,7 +81,7 @@ class FedProto(FedAvg):
         return Update({"prototypes": sent}, context.examples), state | {"own": snapshot(own)}
 
     def near(self, own: Model, shared: Tensors) -> Loss:
-        """Cross-entropy plus the mean square distance of representations to the prototypes of their classes."""
+        """Return the cross-entropy plus the mean square distance of representations to their class prototypes."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = own.head.hidden(own.encoder(x))
@@ -108,8 +109,8 @@ class FedProto(FedAvg):
 
 
 def prototypes(own: nn.Module, context: SiloContext, classes: int) -> Tensors:
-    """Mean representations (C, H) of a silo's training data by class, and the counts (C,) behind them, which it sends;
-    0 for a class with fewer than `LEAST` examples.
+    """Return what a silo sends: the mean representations (C, H) of its training data by class, and the numbers of
+    examples (C,). Both are 0 for a class with fewer than `LEAST` examples.
     """
     z, y = representations(own, context.train.x), context.train.y
     counts = torch.bincount(y, minlength=classes)
@@ -121,7 +122,7 @@ def prototypes(own: nn.Module, context: SiloContext, classes: int) -> Tensors:
 
 @torch.no_grad()
 def sizes(module: nn.Module, method: str) -> tuple[int, int]:
-    """Return a model's numbers of classes and hidden units. Raises ConfigurationError if it has no encoder and head."""
+    """Return a model's numbers of classes and hidden units. Raises ConfigurationError without encoder and head."""
     model = parts(module, method).eval()
     tokens = next(model.parameters()).new_zeros(1, model.tokens, model.features)
     hidden = model.head.hidden(tokens)

@@ -3,7 +3,7 @@
 Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021, Algorithm 1.
 
 Our choices: the mean is weighted by n_k (paper: uniform). BatchNorm statistics follow the silo's data in both stages: a
-head trained on features with global statistics would not fit the features in training of the body.
+head trained on features with global statistics would not fit the features with which the body is trained.
 """
 
 from dataclasses import replace

@@ -2,10 +2,10 @@
 
 Chen & Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022, Algorithm 1
 with the linear personalized predictor. Body and generic layer are trained with the balanced softmax (Ren et al.,
-NeurIPS 2020), logits plus log n_c for the silo's n_c training examples of class c, which removes the effect of the
-silo's class frequencies. The personalized layer is trained with the cross-entropy of the sum of both layers' logits,
-with body and generic layer as constants. The global model is the body with the generic layer; the personalized model is
-the body with the sum of both layers, which is again a linear layer.
+NeurIPS 2020), which adds log n_c to the logits, for the silo's n_c training examples of class c, and so removes the
+effect of the silo's class frequencies. The personalized layer is trained with the cross-entropy of the sum of both
+layers' logits, with body and generic layer as constants. The global model is the body with the generic layer; the
+personalized model is the body with the sum of both layers, which is again a linear layer.
 
 The paper's hypernetwork, which generates the personalized layer of a new silo from its labels, is not implemented.
 Our choices: the layer is the last linear layer of the model, after the hidden units; the personalized layer starts at
@@ -68,7 +68,7 @@ class FedRoD(FedAvg):
         return {}
 
     def path(self, module: nn.Module) -> str:
-        """Path of the module's last linear layer."""
+        """Return the path of the module's last linear layer."""
         return path_of_part(module, "last", self.name)
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
@@ -90,7 +90,7 @@ class FedRoD(FedAvg):
         return Update({"model": snapshot(module)}, context.examples), state | {"layer": snapshot(own)}
 
     def both(self, module: nn.Module, own: nn.Linear, hidden: list[Tensor], counts: Tensor) -> Loss:
-        """Sum of both losses of a batch; `hidden` has the input of the generic layer."""
+        """Return the sum of both losses of a batch; `hidden` contains the input of the generic layer."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             generic = module(x)
@@ -105,7 +105,7 @@ class FedRoD(FedAvg):
             yield Decision.LOCAL, load(context.module, self.added(context.module, down["model"], state["layer"]))
 
     def added(self, module: nn.Module, model: Tensors, layer: Tensors) -> Tensors:
-        """Add the personalized layer to the last layer of a model: their logits add up."""
+        """Return a model's tensors with the personalized layer added to the last layer, which adds their logits."""
         path = self.path(module)
         return model | {f"{path}.{name}": model[f"{path}.{name}"] + tensor for name, tensor in layer.items()}
 
@@ -127,7 +127,7 @@ def own_layer(generic: nn.Linear, state: State) -> nn.Linear:
 
 
 def balanced_softmax(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """Mean of -log(n_y e^l_y / sum_c n_c e^l_c) over logits (N, C) and labels (N,), where `counts` (C,) are n_c.
+    """Return the mean of -log(n_y e^l_y / sum_c n_c e^l_c) over logits (N, C) and labels (N,); `counts` (C,) are n_c.
 
     A class without examples gets no gradient.
     """

@@ -5,11 +5,11 @@ encoder outputs the mean and standard deviation of a Gaussian representation z; 
 layer. The loss is the cross-entropy plus the norm of z (L2R) plus the divergence of its Gaussian from a learned
 Gaussian of the class, r(z|y) (CMI). A prediction is the mean over `mc_samples` samples.
 
-Where paper and released code differ or are silent: r(z|y) and the scale C of z in CMI stay at the silo (code; C is
-not in the paper); silos are weighted by n_k as in FedAvg (code: uniform, with equal numbers of steps).
-Our choices: a linear layer after the first hidden layer of the head outputs mean and standard deviation, and the head
-ends there (both: the last layer of a ResNet); a sample at prediction is the same for all inputs; and estimators that
-need one pass, such as the Laplace posterior, use the mean of z.
+Where the paper and the released code differ or are silent: r(z|y) and the scale C of z in CMI stay at the silo (code; C
+is not in the paper); silos are weighted by n_k as in FedAvg (code: uniform, with equal numbers of steps). Our choices:
+a linear layer after the first hidden layer of the head outputs mean and standard deviation, and the head ends there
+(both: the last layer of a ResNet); a sample at prediction is the same for all inputs; and estimators that need one
+pass, such as the Laplace posterior, use the mean of z.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class FedSR(FedAvg):
         return with_gaussian(model, self.name, self.units, GaussianUnitsOfClasses)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Cross-entropy of a sampled representation plus L2R plus CMI."""
+        """Return the cross-entropy of a sampled representation plus L2R plus CMI."""
         model = expect(Model, module)
         gaussian, classifier = expect(GaussianUnitsOfClasses, model.head[-2]), model.head[-1]
 
@@ -84,7 +84,7 @@ class FedSR(FedAvg):
         return loss
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """Gaussians of the classes, and the scale C of the representation."""
+        """Return the names of the Gaussians of the classes, and of the scale C of the representation."""
         paths = [path for path, part in module.named_modules() if isinstance(part, GaussianUnitsOfClasses)]
         return frozenset().union(*(names_below(module, path) for path in paths))
 
@@ -94,8 +94,8 @@ def with_gaussian(
 ) -> Model:
     """Return a model whose head ends with a Gaussian representation and a linear layer.
 
-    `stage` makes the stage of a representation from its number of units, by default as many as in the head's hidden
-    layer, and from the number of classes. Raises ConfigurationError for a module without encoder and head.
+    `stage` makes the representation's stage from its number of units (by default that of the head's hidden layer) and
+    the number of classes. Raises ConfigurationError for a module without encoder and head.
     """
     model = parts(model, method)
     classes, hidden = sizes(model, method)

@@ -4,9 +4,9 @@ Shen et al., Federated Mutual Learning, arXiv 2006.16765, 2020; Algorithm 1 and 
 The copy that a silo trains and sends is called its meme. The two models interact through predictions only: each
 is the other's teacher, and gets no gradient as a teacher.
 
-Where paper and released code differ or are silent: both models take a step per batch, from the same two forward passes
-(code); BatchNorm statistics are averaged like weights (code: added to the server's old ones); the optimizer of the
-local model is reset every round, like the optimizer of the meme (code: kept, which matters with momentum only).
+Where the paper and the released code differ or are silent: both models take a step per batch, from the same two forward
+passes (code); BatchNorm statistics are averaged like weights (code: added to the server's old ones); the optimizer of
+the local model is reset every round, like the optimizer of the meme (code: kept, which matters with momentum only).
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class FML(FedAvg):
         return self.update(meme, context), state | {"own": snapshot(own)}
 
     def own(self, state: State, context: SiloContext) -> nn.Module:
-        """Return the silo's local model, newly initialized if it has none yet."""
+        """Return the silo's local model, newly initialized if the silo has none yet."""
         own = expect(nn.Module, context.own)
         if "own" in state:
             return load(own, state["own"])
@@ -65,11 +65,11 @@ class FML(FedAvg):
         return own
 
     def update(self, meme: nn.Module, context: SiloContext) -> Update:
-        """Update that the silo sends: its trained meme."""
+        """Return the update that the silo sends: its trained meme."""
         return Update({"model": snapshot(meme)}, context.examples)
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
-        """Sum of eq. 1 and 2, from the logits (N, C) of both models; each term trains one of the two."""
+        """Return the sum of eq. 1 and 2, from the logits (N, C) of both models; each term trains one of the two."""
         return learn(meme, own, y, self.beta, 1 - self.beta) + learn(own, meme, y, self.alpha, 1 - self.alpha)
 
     @property
@@ -87,7 +87,7 @@ class FML(FedAvg):
 
 
 def learn(student: Tensor, teacher: Tensor, y: Tensor, label: float | Tensor, imitation: float | Tensor) -> Tensor:
-    """Mean over a batch of label * CE(y, student) + imitation * KL(teacher || student), from logits (N, C).
+    """Return the mean over a batch of label * CE(y, student) + imitation * KL(teacher || student), from logits (N, C).
 
     Weights are numbers or tensors (N,); the teacher gets no gradient.
     """

@@ -1,14 +1,14 @@
 """FMLU: federated mutual learning weighted by uncertainty.
 
 Pham, FMLU: Weighted Federated Mutual Learning with Uncertainty-aware Balancing Scheme, Algorithm 2, eq. 3 and 4. The
-uncertainty is the entropy H of a prediction; a teacher has the weight e^-H, between 1/K and 1 for K classes, and so has
-a silo's meme at the server.
+uncertainty is the entropy H of a prediction. A teacher and, at the server, a silo's meme have the weight e^-H, which is
+between 1/K and 1 for K classes.
 
 Where the paper is silent: in the loss each example has its teacher's weight, which gets no gradient (otherwise a model
 could lower the loss by making the other uncertain); at the server H is the mean entropy over a silo's validation split,
 on which neither model was trained. The paper says "private data", which may be the training split: `entropy_on` =
-"train". Each weighting can be switched off, as in Table 4; without both this is FML. `shuffled` is our control: the
-same weights, randomly permuted.
+"train". Each weighting can be switched off, as in Table 4; without both, the method is FML. `shuffled` is our control,
+which permutes the weights at random.
 """
 
 from typing import Literal, cast
@@ -43,29 +43,32 @@ class FMLU(FML):
         super().__post_init__()
         if self.weigh_loss and (self.alpha, self.beta) != (FML.alpha, FML.beta):
             raise ConfigurationError(
-                f"method.alpha = {self.alpha} and method.beta = {self.beta} have no effect while weigh_loss = true",
+                f"method.alpha = {self.alpha} and method.beta = {self.beta} have no effect "
+                "with method.weigh_loss = true",
                 "method.alpha",
             )
         if self.scaled and not self.weigh_loss:
-            raise ConfigurationError("method.scaled = true has no effect while weigh_loss = false", "method.scaled")
+            text = "method.scaled = true has no effect with method.weigh_loss = false"
+            raise ConfigurationError(text, "method.scaled")
         if self.entropy_on != FMLU.entropy_on and not self.weigh_mean:
             raise ConfigurationError(
-                f"method.entropy_on = {self.entropy_on!r} has no effect while weigh_mean = false", "method.entropy_on"
+                f"method.entropy_on = {self.entropy_on!r} has no effect with method.weigh_mean = false",
+                "method.entropy_on",
             )
         if self.shuffled and not (self.weigh_loss or self.weigh_mean):
             raise ConfigurationError(
-                "method.shuffled = true has no effect while weigh_loss = false and weigh_mean = false",
+                "method.shuffled = true has no effect with method.weigh_loss = false and method.weigh_mean = false",
                 "method.shuffled",
             )
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
-        """Sum of eq. 3 and 4, from the logits (N, C) of both models; the loss of FML unless `weigh_loss`."""
+        """Return the sum of eq. 3 and 4, from the logits (N, C) of both models, or the loss of FML."""
         if not self.weigh_loss:
             return super().mutual(meme, own, y)
         return self.imitate(meme, own, y) + self.imitate(own, meme, y)
 
     def imitate(self, student: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-        """One of eq. 3 and 4: the student's loss, in which each example has the weight e^-H of the teacher."""
+        """Return eq. 3 or 4: the student's loss, in which each example has the weight e^-H of the teacher."""
         certainty = torch.exp(-entropy(teacher.detach().softmax(-1))).to(student.dtype)
         if self.shuffled:
             certainty = certainty[brought(torch.randperm(len(certainty)), certainty.device)]
@@ -79,7 +82,7 @@ class FMLU(FML):
         return update
 
     def uncertainty(self, meme: nn.Module, context: SiloContext) -> Tensors:
-        """Mean entropy in nats of a meme's predictions on the silo's validation or training split."""
+        """Return the mean entropy in nats of a meme's predictions on the silo's validation or training split."""
         split = context.validation if self.entropy_on == "validation" else context.train
         logits = in_batches(meme.eval(), split.x)
         return {"entropy": entropy(logits.double().softmax(-1)).mean()}

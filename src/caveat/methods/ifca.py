@@ -5,11 +5,11 @@ models (option II). In a round a silo receives all models, selects the one with 
 trains it, and sends it with its choice; every model becomes the mean of the copies trained from it. A cluster that no
 silo selects keeps its model. Models are initialized at random, independently.
 
-Where paper and released code differ or are silent: the training loss decides, also after training (paper; the code
-tests with the model of lowest test loss). This loss is computed in evaluation mode, without dropout.
-Our choices: means are weighted by n_k (both: uniform); after the last training round every silo selects once more among
-the final models; and a silo that has not selected a model yet predicts with the one that most silos selected last.
-A model with given initial weights, none of them random, makes all clusters equal: then this is FedAvg.
+Where the paper and the released code differ or are silent: the training loss decides, also after training (paper; the
+code tests with the model of lowest test loss). This loss is computed in evaluation mode, without dropout. Our choices:
+means are weighted by n_k (both: uniform); after the last training round every silo selects once more among the final
+models; and a silo that has not selected a model yet predicts with the one that most silos selected last. If none of the
+model's initial weights is random, all clusters are equal, and the method is FedAvg.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class IFCA(FedAvg):
         self.training.leave("ifca", "a silo may train a different model in every round", "optimizer_state")
 
     def init_server(self, context: SiloContext) -> State:
-        """Models (the first one as built), and how many silos selected each."""
+        """Return the models, the first one as built, and how many silos selected each."""
         models = {0: snapshot(context.module)}
         module = deepcopy(context.module)
         for cluster in range(1, self.clusters):
@@ -72,7 +72,7 @@ class IFCA(FedAvg):
         return Update(payload, context.examples), state | chosen(cluster)
 
     def nearest(self, down: Payload, context: SiloContext) -> int:
-        """Cluster whose model has the lowest mean loss on the silo's training data; the first one of ties."""
+        """Return the (first) cluster whose model has the lowest mean loss on the silo's training data."""
         losses = []
         for cluster in range(self.clusters):
             module = load(context.module, model_of(down, cluster)).eval()
@@ -109,16 +109,16 @@ class IFCA(FedAvg):
 
 
 def model_of(down: Payload, cluster: int) -> Tensors:
-    """Tensors of a cluster's model, by their names in the module."""
+    """Return the tensors of a cluster's model, by their names in the module."""
     prefix = f"{cluster}."
     return {name.removeprefix(prefix): t for name, t in down["model"].items() if name.startswith(prefix)}
 
 
 def picked_model(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin`: a silo updates the model of the cluster that it reports."""
+    """Return the origin of a reply: the model of the cluster that the silo reports (`Round.origin`)."""
     return {"model": model_of(sent, int(reply["clusters"]["picked"].argmax()))} if "clusters" in reply else {}
 
 
 def chosen(cluster: int) -> State:
-    """State that records a silo's choice."""
+    """Return the state that records a silo's choice."""
     return {"cluster": {"picked": torch.tensor(cluster)}}

@@ -1,9 +1,9 @@
 """MOON: a contrastive loss keeps a silo's representations close to the representations by the global model.
 
 Li, He & Song, Model-Contrastive Federated Learning, CVPR 2021, Algorithm 1 with the contrast of eq. 3:
-l = -log exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)), sim the cosine, z the
-representation by the model in training, z_glob by the one that was broadcast, z_prev by the silo's model at
-the end of its last round. z_glob and z_prev are computed in evaluation mode, without gradient.
+l = -log exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)), where sim is the cosine
+and z, z_glob and z_prev are the representations by the model in training, by the broadcast model and by the silo's
+model at the end of its last round. z_glob and z_prev are computed in evaluation mode, without gradient.
 
 Our choices: z is the first hidden layer of the head, before its dropout (paper: a separate projection head); the silo's
 last round may be many rounds ago; and a silo's first round, which has no previous model, has no contrastive loss (with
@@ -53,7 +53,7 @@ class MOON(FedAvg):
         return Update({"model": model}, context.examples), state | {"previous": model}
 
     def contrasted(self, module: nn.Module, y: Tensor, z_glob: Tensor, z_prev: Tensor) -> Loss:
-        """Loss of a batch of inputs and their positions among the labels and representations."""
+        """Return the loss of a batch of inputs and their positions among the labels and representations."""
         encoder, head = halves(module)
 
         def loss(x: Tensor, at: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class MOON(FedAvg):
         return loss
 
     def contrast(self, z: Tensor, z_glob: Tensor, z_prev: Tensor) -> Tensor:
-        """Mean of eq. 3 in nats over representations (N, H), as a function of the difference of cosines."""
+        """Return the mean of eq. 3 in nats over representations (N, H), as a function of the difference of cosines."""
         nearer = F.cosine_similarity(z, z_prev) - F.cosine_similarity(z, z_glob)
         return F.softplus(nearer / self.temperature).mean()
 

@@ -46,9 +46,9 @@ class PerFedAvg(FedAvg):
     def __post_init__(self) -> None:
         if self.order == "hessian-free" and self.training.precision != "float32":
             raise ConfigurationError(
-                f"perfedavg with order = 'hessian-free' needs training.precision = 'float32', not "
+                f"method.order = 'hessian-free' needs training.precision = 'float32', not "
                 f"{self.training.precision!r}, because rounding would dominate a difference of two gradients; "
-                "or use order = 'first'",
+                "or set method.order = 'first'",
                 "training.precision",
             )
 
@@ -59,7 +59,7 @@ class PerFedAvg(FedAvg):
         )
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Loss whose gradient is Per-FedAvg's gradient; its value is meaningless."""
+        """Return a loss whose gradient is Per-FedAvg's gradient, and whose value is meaningless."""
 
         def surrogate(x: Tensor, y: Tensor) -> Tensor:
             w = learning(module)
@@ -69,7 +69,7 @@ class PerFedAvg(FedAvg):
         return surrogate
 
     def direction(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensors:
-        """(I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') at parameters w; order = first omits H."""
+        """Return (I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') at parameters w; order = first omits H."""
         w = {name: p.detach() for name, p in learning(module).items()}
         count = 2 if self.order == "first" else 3
         parts = list(zip(x.chunk(count), y.chunk(count), strict=True))
@@ -89,7 +89,7 @@ class PerFedAvg(FedAvg):
         return {name: v[name] - self.adapt_lr * (sides[0][name] - sides[1][name]) / (2 * delta) for name in v}
 
     def gradient(self, module: nn.Module, w: Tensors, x: Tensor, y: Tensor, buffers: Tensors | None = None) -> Tensors:
-        """Gradient of a batch's cross-entropy at parameters w; updates the given `buffers` only."""
+        """Return the gradient of a batch's cross-entropy at parameters w; only the given `buffers` are updated."""
         w = {name: tensor.detach().requires_grad_() for name, tensor in w.items()}
         if buffers is None:
             buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
@@ -109,5 +109,5 @@ class PerFedAvg(FedAvg):
 
 
 def moved(w: Tensors, along: Tensors, by: float | Tensor) -> Tensors:
-    """The parameters w + by * along."""
+    """Return the parameters w + by * along."""
     return {name: tensor + by * along[name] for name, tensor in w.items()}

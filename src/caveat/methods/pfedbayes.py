@@ -46,7 +46,7 @@ class DrawnNetwork(nn.Module):
         return logits
 
     def divergence(self, mean: Tensors, variance: Tensors) -> Tensor:
-        """KL divergence of the weights, in nats, from Gaussians with these means and variances."""
+        """Return the KL divergence of the weights, in nats, from Gaussians with these means and variances."""
         rho = learning(self.rho)
         parts = [
             divergence(each, rho[name], mean[name], variance[name].clamp_min(LEAST))
@@ -63,7 +63,7 @@ class PFedBayes(FedBE):
 
     zeta: Annotated[float, Field(ge=0, le=LARGE)] = 0.003
     """Weight of the divergence from the federation's Gaussian. 1 is the evidence lower bound, with which silos hardly
-    learn if there are many more weights than examples: the default was chosen on validation data."""
+    learn if there are many more weights than examples. The default was chosen on validation data."""
     deviation: Annotated[float, Field(gt=0, le=LARGE)] = 0.02
     """Initial standard deviation of all weights."""
 
@@ -94,7 +94,7 @@ class PFedBayes(FedBE):
         return Update({"model": mean, "squares": squares}, context.examples), state | {"own": mean, "rho": logs}
 
     def bound(self, drawn: DrawnNetwork, down: Payload, context: SiloContext) -> Loss:
-        """Loss of a draw of the weights plus zeta / n_k times the divergence, per example."""
+        """Return the loss of a draw of the weights plus zeta / n_k times the divergence, per example."""
         loss = self.objective(drawn, down)
 
         def with_divergence(x: Tensor, y: Tensor) -> Tensor:
@@ -111,11 +111,11 @@ class PFedBayes(FedBE):
 
 
 def divergence(mean: Tensor, rho: Tensor, prior: Tensor, variance: Tensor) -> Tensor:
-    """KL(N(mean, exp(2 rho)) || N(prior, variance)) in nats, summed over independent numbers."""
+    """Return KL(N(mean, exp(2 rho)) || N(prior, variance)) in nats, summed over independent numbers."""
     ratio = ((2 * rho).exp() + (mean - prior).square()) / variance
     return (ratio - 1 + variance.log() - 2 * rho).sum() / 2
 
 
 def logarithms(variance: Mapping[str, Tensor]) -> Tensors:
-    """Logarithms of standard deviations."""
+    """Return the logarithms of standard deviations, from variances."""
     return {name: each.clamp_min(LEAST).log() / 2 for name, each in variance.items()}

@@ -26,8 +26,8 @@ _NAMED = list[str]()
 def use(plugin: str) -> None:
     """Import a plugin: a file `my.py`, the name of an installed package's method, or a module.
 
-    The methods that it registers are then known by name. Raises ConfigurationError, in one line, if it cannot be
-    imported.
+    The methods that it registers are then known by name. Raises ConfigurationError, in one line, if the plugin cannot
+    be imported.
     """
     if not plugin or not plugin.isprintable():
         raise ConfigurationError(
@@ -55,7 +55,7 @@ def named() -> list[str]:
 def use_typed(name: str) -> None:
     """Import the installed package that has a method with a name that the user typed, if any.
 
-    Only for names on the command line: code named by a file or folder is never imported.
+    Call it only for names on the command line: code is never imported because a file or folder refers to it.
     """
     if name not in METHODS and name in installed():
         use(name)
@@ -86,7 +86,7 @@ def advice(name: str) -> str:
         return f'set method.name = "fedavg" and server.optimizer = "{optimizer}", which is {name}'
     point = installed().get(name)
     if point is not None:
-        return f"{_package(point)} has it: add --plugin {name}"
+        return f"{_package(point)} has this method: add --plugin {name}"
     if _NAMED:
         return f"{cut(', '.join(_NAMED), 200)} registers no method with that name: put @caveat.register above its class"
     return "for a custom method, name its file: --plugin my.py (in Python, import it)"
@@ -104,8 +104,8 @@ def _package(point: EntryPoint) -> str:
 def import_file(file: Path) -> ModuleType:
     """Run a file as a module. Its folder is not added to the path, where its files could hide other modules.
 
-    Bytecode is neither written, since a file that fails leaves nothing, nor read: Python takes bytecode of the same
-    second and size as current, but a run records the source.
+    Bytecode is not written, so a file that fails leaves nothing, and not read, because a run records the source, and
+    Python also accepts bytecode of an earlier source with the same time and size.
     """
     if not file.is_file():
         raise ConfigurationError(f"no such file in {Path.cwd()}" if not file.is_absolute() else "no such file")
@@ -131,14 +131,16 @@ def _import_entry(point: EntryPoint) -> None:
     if isinstance(found, type) and issubclass(found, Method) and found not in METHODS.values():
         register(found)
     if point.name not in METHODS:
-        raise ConfigurationError(f"{_package(point)} registers no method {point.name!r}, unlike its entry point")
+        raise ConfigurationError(
+            f"{_package(point)} names method {point.name!r} as an entry point, but does not register it"
+        )
 
 
 def _import_module(named: str) -> ModuleType:
     if not all(part.isidentifier() for part in named.split(".")):
-        raise ConfigurationError("expected a file such as my.py, or the name of a module that is installed")
+        raise ConfigurationError("expected a file such as my.py, or the name of an installed module")
     if importlib.util.find_spec(named.partition(".")[0]) is None:
-        hint = f"; for the file use {named}.py" if Path(f"{named}.py").is_file() else ""
+        hint = f"; to import the file, use {named}.py" if Path(f"{named}.py").is_file() else ""
         raise ConfigurationError(f"no module with that name is installed{hint}")
     return importlib.import_module(named)
 

@@ -1,4 +1,4 @@
-"""The methods by name: built-in methods, and methods that users register. Nothing else in the package names one."""
+"""The methods by name: built-in methods, and methods that users register."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Methods(Mapping[str, "type[Method]"]):
         return list(self._added.values())
 
     def add(self, cls: type[Method]) -> None:
-        """Register a class under the name of its runs. The same class, imported again, replaces the earlier one.
+        """Register a class under its `name`. The same class, imported again, replaces the earlier one.
 
         Raises ConfigurationError for a class that a configuration could not build, and for a name that is taken.
         """
@@ -72,7 +72,7 @@ class Methods(Mapping[str, "type[Method]"]):
             raise ConfigurationError(f"{_place(cls)}: {name!r} is a built-in method; rename the class")
         other = self._added.get(name)
         if other is not None and _place(other) != _place(cls):
-            raise ConfigurationError(f"{_place(cls)}: {_place(other)} already registered {name!r}; rename one")
+            raise ConfigurationError(f"{_place(cls)}: {name!r} is already the name of {_place(other)}; rename one")
         self._added[name] = cls
 
 
@@ -91,9 +91,11 @@ def _checked(cls: object) -> str:
         raise ConfigurationError(f"{place}: its settings are not frozen; put @caveat.frozen_settings above the class")
     first = _first_line(cls.__doc__)
     if not first or first.startswith((f"{cls.__name__}(", "Settings:")):
-        raise ConfigurationError(f"{place}: no docstring; `caveat list methods` shows its first line")
+        raise ConfigurationError(
+            f"{place}: no docstring; write one, of which `caveat list methods` shows the first line"
+        )
     if lacking := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:
-        raise ConfigurationError(f"{place}: no {lacking[0]}(); every method needs {', '.join(NEEDED)}")
+        raise ConfigurationError(f"{place}: {lacking[0]}() is missing; every method needs {', '.join(NEEDED)}")
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     missing = dataclasses.MISSING
     if bare := [each.name for each in fields if each.default is missing and each.default_factory is missing]:
@@ -101,7 +103,8 @@ def _checked(cls: object) -> str:
     name = cls().name
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name):
         raise ConfigurationError(
-            f"{place}: its name is {short_repr(name)}; expected lower-case letters, digits and underscores"
+            f"{place}: its name is {short_repr(name)}; expected at most 60 lower-case letters, digits and "
+            "underscores, starting with a letter"
         )
     return name
 

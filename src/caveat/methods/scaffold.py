@@ -6,8 +6,8 @@ Algorithm 1 with option II.
 Our choices: models and control variates have the same weights, n_k as in FedAvg, so local steps are corrected towards
 the gradient of the objective that the mean of models minimizes; the paper weights silos equally in both, which is
 `weights` = "silos". With different weights in models and control variates, silos converge to a point where neither
-gradient is 0. The server does not know n_k of silos that have not taken part yet: until all have, their weight is the
-mean of the known ones, with a control variate of 0 (the initial value in the paper, too).
+gradient is 0. The server does not know n_k of silos that have not taken part yet: until then, these silos have the mean
+of the known weights, with a control variate of 0 (the initial value in the paper, too).
 """
 
 from collections.abc import Iterable
@@ -41,9 +41,9 @@ class SCAFFOLD(FedAvg):
         training = self.training
         if training.optimizer != "sgd" or training.momentum or training.weight_decay:
             raise ConfigurationError(
-                "scaffold needs training.optimizer = 'sgd' without momentum and weight_decay: with "
+                "scaffold needs training.optimizer = 'sgd' without momentum or weight_decay: with "
                 f"optimizer = {training.optimizer!r}, momentum = {training.momentum}, weight_decay = "
-                f"{training.weight_decay} a silo's change is not the sum of its gradients",
+                f"{training.weight_decay}, a silo's change is not the sum of its gradients",
                 "training.optimizer",
             )
 
@@ -101,5 +101,5 @@ class SCAFFOLD(FedAvg):
 
 
 def with_changes(sent: Payload, reply: Payload) -> Payload:
-    """`Round.origin` if silos send the changes of their control variates."""
+    """Return the origin of a reply with changes of control variates, which start at 0 (`Round.origin`)."""
     return sent | {"control": {name: torch.zeros_like(tensor) for name, tensor in reply.get("control", {}).items()}}

@@ -3,19 +3,19 @@
 Wang et al., Trusted Federated Disentangling network for non-IID domain feature, arXiv 2301.12798, 2023; eq. 1 to 13.
 BatchNorm (as in FedBN) and the local head stay at the silo. Both heads output evidence for each class.
 
-Where paper and released code differ or are silent: the disentangling loss is symmetric and compares the units of the
-heads' first hidden layers (code), after their activation (code for digits), per example and summed over hidden units
-(eq. 3; the code's mean over them has almost no gradient); the global head is averaged (paper, and code for digits);
-both annealed weights grow linearly over the rounds, from 0 to a step below 1 (code). Silos are weighted by n_k as in
-FedAvg, which equals the code's uniform mean for silos of equal size. The local head is initialized independently: two
-equal heads would never separate, because the divergence has no gradient there.
-Our choices: the conflict of the opinions is a score, because Dempster's rule ignores it; other fusion rules; and a silo
-without a local head predicts with the global head, which equals fusion with the vacuous opinion by Dempster's rule.
-The prior evidence is 1 for each class, as in the paper, but 8 for all bars of a quantity together, whatever their
-number: otherwise, predictions and penalties over many bars would be mostly those of the prior. Opinions are then about
-evidence in units of a bar's prior evidence, so all rules of fusion stay the same.
-Predictions take one pass without dropout, whatever `mc_samples` is. A silo that has not trained yet predicts with the
-initial BatchNorm statistics, as in FedBN, and should take part in a round before it is used.
+Where the paper and the released code differ or are silent: the disentangling loss is symmetric and compares the units
+of the heads' first hidden layers (code), after their activation (code for digits), per example and summed over hidden
+units (eq. 3; the code's mean over them has almost no gradient); the global head is averaged (paper, and code for
+digits); both annealed weights grow linearly over the rounds, from 0 to a step below 1 (code). Silos are weighted by n_k
+as in FedAvg, which equals the code's uniform mean for silos of equal size. The local head is initialized independently:
+two equal heads would never separate, because the divergence has no gradient there. Our choices: the conflict of the
+opinions is a score, because Dempster's rule ignores it; other fusion rules; and a silo without a local head predicts
+with the global head, which equals fusion with the vacuous opinion by Dempster's rule. The prior evidence is 1 for each
+class, as in the paper, but 8 for all bars of a quantity together, whatever their number: otherwise, predictions and
+penalties over many bars would be mostly those of the prior. Evidence in opinions is then in units of a bar's prior
+evidence, so all fusion rules stay the same. Predictions take one pass without dropout, whatever `mc_samples` is. A silo
+that has not trained yet predicts with the initial BatchNorm statistics, as in FedBN, and should take part in a round
+before it is used.
 """
 
 import math
@@ -53,7 +53,7 @@ class TwoHeads(nn.Module):
         reset(self.own)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden units and logits of both heads, each (2, N, ...), global first."""
+        """Return the hidden units and the logits of both heads, each (2, N, ...), the global head first."""
         tokens, heads = self.common.encoder(x), (self.common.head, self.own)
         hidden = [head.hidden(tokens) for head in heads]
         return torch.stack(hidden), torch.stack([head.output(h) for head, h in zip(heads, hidden, strict=True)])
@@ -82,7 +82,7 @@ class TrFedDis(FedBN):
     """Fusion rule of two opinions: dempster (independent; paper), additive (disjoint data), averaging (the same data),
     or discounted (dempster after discounting both by `trust`)."""
     trust: Annotated[float, Field(gt=0, le=1)] | None = None
-    """discounted: trust in each head, from 0 to 1 (0.9 by default)."""
+    """discounted: trust in each head, above 0 and at most 1 (0.9 by default)."""
 
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
@@ -92,11 +92,11 @@ class TrFedDis(FedBN):
         self.training.leave("trfeddis", "its losses also use evidence", *LABELS)
         if self.trust is not None and self.fusion != "discounted":
             raise ConfigurationError(
-                f"method.trust = {self.trust} has no effect for fusion {self.fusion!r}", "method.trust"
+                f"method.trust = {self.trust} has no effect with method.fusion = {self.fusion!r}", "method.trust"
             )
         if not (self.evidential or self.cross_entropy):
             raise ConfigurationError(
-                "method.evidential = 0 and method.cross_entropy = 0: nothing is learned from labels; set one above 0",
+                "with method.evidential = 0 and method.cross_entropy = 0, nothing is learned from labels; increase one",
                 "method.evidential",
             )
 
@@ -108,11 +108,11 @@ class TrFedDis(FedBN):
         return TwoHeads(parts(model, self.name))
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        """BatchNorm tensors of the global parts, which stay at the silo; the local head is not among them."""
+        """Return the names of the global parts' BatchNorm tensors, which stay at the silo like the local head."""
         return super().private(module.common if isinstance(module, TwoHeads) else module)
 
     def fitted(self, module: nn.Module) -> frozenset[str]:
-        """The local head, and the private tensors of the global parts."""
+        """Return the names of the tensors of the local head, and of the private tensors of the global parts."""
         own = expect(TwoHeads, module).own
         kept = {f"common.{name}" for name in self.private(module)}
         return frozenset(kept | {f"own.{name}" for name in own.state_dict()})
@@ -205,15 +205,15 @@ def likeness(hidden: Tensor) -> Tensor:
 
 
 def evidential_loss(log_evidence: Tensor, y: Tensor, annealed: float, prior: float = 1.0) -> Tensor:
-    """Eq. 12 (N,) of evidence (N, K) relative to that of the prior: the expected cross-entropy plus the penalty on
-    evidence for wrong classes."""
+    """Return eq. 12 (N,) of evidence (N, K) relative to that of the prior: the expected cross-entropy plus the penalty
+    on evidence for wrong classes."""
     log_alpha = opinions.log_alpha(log_evidence) + math.log(prior)
     wrong = log_alpha.scatter(1, y[:, None], math.log(prior))  # without the evidence for the label: alpha~ of eq. 11
     return uncertain_cross_entropy(log_alpha, y) + annealed * kl_to_symmetric(wrong, prior).to(log_alpha.dtype)
 
 
 def as_prediction(log_evidence: Tensor, whose: Decision, conflict: Tensor, prior: float = 1.0) -> Prediction:
-    """Turn an opinion (N, K) into a prediction; its total evidence, its vacuity and a conflict (N,) are scores."""
+    """Return the prediction of an opinion (N, K); scores are its total evidence, its vacuity and a conflict (N,)."""
     total, alpha = log_evidence.logsumexp(-1) + math.log(prior), opinions.log_alpha(log_evidence) + math.log(prior)
     found = Prediction.from_dirichlet(alpha, whose, total)
     vacuity = found.uncertainty["vacuity"] * prior

@@ -4,14 +4,14 @@ Uncertainty-Based Extensible-Codebook Federated Learning in Heterogeneous Data S
 Algorithm 1. A silo k whose MC-dropout entropy e_k exceeds (1 + gamma) min_j e_j gets new codewords, the
 K-means centers of its features, which never leave it; training then continues for a few rounds.
 
-Where paper and released code differ: dropout is on when uncertainty is measured (paper; off in the code); the entropy
-is measured on the silo's validation inputs, without labels (both use the test set); shared codewords are averaged over
-the silos that use them, weighted by use (paper; never averaged in the code); beta weights the commitment loss (code).
-Our choices: features are normalized before discretization, so codewords from N(0, 1) lie among them; tokens are split
-into 16 segments if the features allow it, so a codebook has enough codes; a silo's entropy must exceed the threshold by
-two standard errors, because silos that differ by chance cross it; silos keep local batch normalization (Li et al.,
-FedBN, ICLR 2021), which gives most of the gain over FedAvg; and rounds without an extension are trained, too, because
-silos with similar entropy need not have converged.
+Where the paper and the released code differ: dropout is on when uncertainty is measured (paper; off in the code); the
+entropy is measured on the silo's validation inputs, without labels (both use the test set); shared codewords are
+averaged over the silos that use them, weighted by use (paper; never averaged in the code); beta weights the commitment
+loss (code). Our choices: features are normalized before discretization, so codewords from N(0, 1) lie among them;
+tokens are split into 16 segments if the features allow it, so a codebook has enough codes; a silo's entropy must exceed
+the threshold by two standard errors, because silos can exceed it by chance; silos keep local batch normalization (Li et
+al., FedBN, ICLR 2021), which gives most of the gain over FedAvg; and rounds without an extension are trained, too,
+because silos with similar entropy need not have converged.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,10 +45,10 @@ from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
 
 SEGMENTS = 16
-"""Default number of segments of a token: with fewer, codebooks of the paper's size have too few codes."""
+"""Default number of segments of a token; with fewer, codebooks of the paper's size have too few codes."""
 
 COLLAPSED, EACH = 0.1, 4
-"""Share of used codewords up to which a codebook counts as collapsed, and segments per used codeword."""
+"""Share of used codewords up to which a codebook counts as collapsed; at most one per `EACH` segments can be used."""
 
 
 @frozen_settings
@@ -64,7 +64,7 @@ class UEFL(FedAvg):
     margin: Annotated[float, Field(ge=0, le=LARGE)] = 2.0
     """Number of standard errors by which a silo's entropy must exceed the threshold; paper: 0."""
     refresh: bool = True
-    """Recompute the threshold after every iteration (paper), or keep the first one (released code)."""
+    """Whether the threshold is recomputed after every iteration (paper); otherwise the first one is kept (code)."""
     floor: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Entropy in nats below which no silo is uncertain, because a ratio to a vanishing entropy never converges."""
     iterations: Annotated[int, Field(gt=0, le=1000)] = 5
@@ -72,7 +72,7 @@ class UEFL(FedAvg):
     extra_rounds: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 5
     """Number of rounds of every iteration after the first, which has `rounds`."""
     until: Literal["certain", "end"] = "end"
-    """Stop once no silo is uncertain (paper), or train in all iterations whether or not a codebook grows."""
+    """certain: stop once no silo is uncertain (paper); end: train in all iterations, even if no codebook grows."""
     growth: Literal["add", "double"] = "add"
     """Codewords per extension: `codewords` (add), or as many as the silo already uses (double)."""
     keep: Literal["all", "newest"] = "all"
@@ -103,8 +103,8 @@ class UEFL(FedAvg):
     def __post_init__(self) -> None:
         if self.domains and self.iterations > 1:
             raise ConfigurationError(
-                f"method.iterations = {self.iterations} extends codebooks, which method.domains fixes; "
-                "expected method.iterations = 1",
+                f"method.iterations = {self.iterations} would extend the codebooks, but method.domains fixes them; "
+                "set method.iterations = 1",
                 "method.iterations",
             )
         if len(set(self.domains)) < len(self.domains):
@@ -131,7 +131,7 @@ class UEFL(FedAvg):
         return frozenset({"codebook.private", "codebook.used"})
 
     def kept(self, module: nn.Module) -> frozenset[str]:
-        """Names of the tensors that a silo keeps, whatever is broadcast."""
+        """Return the names of the tensors that a silo keeps, whatever is broadcast."""
         return self.private(module) | (normalization(module) if self.own_norm else frozenset())
 
     def fitted(self, module: nn.Module) -> frozenset[str]:
@@ -148,7 +148,7 @@ class UEFL(FedAvg):
         return super().init_silo(context) | {"entropy": undecided} | self.codebook_of(context)
 
     def codebook_of(self, context: SiloContext) -> State:
-        """Position of the first codeword of a silo's domain."""
+        """Return the state with the position of the first codeword of a silo's domain; empty without domains."""
         if not self.domains:
             return {}
         if context.domain not in self.domains:
@@ -169,7 +169,7 @@ class UEFL(FedAvg):
             yield score
 
     def unfinished(self, server: State) -> bool:
-        """Whether any silo exceeded the threshold at the last comparison, or all rounds are trained anyway."""
+        """Return whether any silo exceeded the threshold at the last comparison, or all rounds are trained anyway."""
         return self.until == "end" or bool(server["entropy"]["surest"] > server["entropy"]["threshold"])
 
     def broadcast(self, server: State) -> Payload:
@@ -191,7 +191,7 @@ class UEFL(FedAvg):
         return Update({"model": shared, "use": of_all}, context.examples), state | {"model": own, "entropy": settled}
 
     def quantised(self, module: Discretised, use: Tensor) -> Loss:
-        """Cross-entropy on codewords plus the codebook loss; counts the use of each codeword in `use`."""
+        """Return the loss: cross-entropy on codewords plus codebook loss. It adds the use of each codeword to `use`."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             quantised = module.codebook.quantise(module.encoder(x))
@@ -259,7 +259,7 @@ class UEFL(FedAvg):
         return {name: float(value) for name, value in server["entropy"].items()}
 
     def vectors(self, module: Discretised, x: Tensor) -> Tensor:
-        """Features (M, D / segments) of inputs, per segment."""
+        """Return the features (M, D / segments) of the segments of inputs."""
         module.eval()
         return module.codebook.cut(in_batches(module.encoder, x))
 
@@ -276,7 +276,7 @@ class UEFL(FedAvg):
     # For reports.
 
     def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        """Use of each codeword, over the capacity of the codebook."""
+        """Return how often each codeword is used, up to the capacity, and the number of local codewords."""
         module = self.workspace(down, state, context)
         codebook = module.codebook
         index = nearest(self.vectors(module, x), codebook.words().detach()) + codebook.first
@@ -284,7 +284,7 @@ class UEFL(FedAvg):
         return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
 
     def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        """Tokens before ("encoder") and after ("discretised") they are replaced by codewords."""
+        """Return the tokens before ("encoder") and after ("discretised") they are replaced by codewords."""
         module = self.workspace(down, state, context).eval()
         with torch.no_grad():
             tokens = module.encoder(x)
@@ -293,7 +293,7 @@ class UEFL(FedAvg):
     def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterator[Caution]:
         """Warn of a collapsed codebook: hardly any codewords are used, including the silos' own.
 
-        One codeword per class suffices, because a good encoder may need no more.
+        With one codeword per class there is no warning, because a good encoder may need no more.
         """
         use = torch.stack([sums["use"] for sums in silos.values()])
         shared, own = use[:, : self.shared].sum(0), use[:, self.shared :]

@@ -62,10 +62,11 @@ def own_metric(name: object, function: object, higher_is_better: bool = True) ->
     """Return a metric. Raises ConfigurationError for an invalid name, and for anything but a function."""
     if not is_name(name) or "/" in name:
         raise ConfigurationError(
-            f"metrics: name {short_repr(name)}, expected text of 1 to {LONGEST} characters without /", "metrics"
+            f"metrics: name {short_repr(name)}, expected text of 1 to {LONGEST} printable characters without /",
+            "metrics",
         )
     if name in TAKEN:
-        raise ConfigurationError(f"metrics: {name!r} is a built-in metric, expected another name", "metrics")
+        raise ConfigurationError(f"metrics: {name!r} is a built-in metric; choose another name", "metrics")
     if not callable(function):
         kind = type(function).__name__
         raise ConfigurationError(
@@ -100,8 +101,8 @@ def check_known(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> None:
     known = {own.name for own in known_metrics(names, given)}
     if lacking := [name for name in names if name not in known]:
         raise ConfigurationError(
-            f"evaluation.metrics: no metric {lacking[0]!r} is known here; put @caveat.metric above its function, and "
-            "name the file that has it: --plugin my.py (in Python, import it, or give metrics={name: function})",
+            f"evaluation.metrics: there is no metric {lacking[0]!r}; put @caveat.metric above its function, and "
+            "name the file of this function: --plugin my.py (in Python, import it, or give metrics={name: function})",
             "evaluation.metrics",
         )
 

@@ -32,7 +32,7 @@ def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
     the widths of these. For times, see `survival_sums`.
     """
     if (target := prediction.target) is None:
-        raise ValueError("this prediction is about classes, not about a quantity")
+        raise ValueError("expected a prediction of a quantity, not of classes")
     if isinstance(target, Times):
         return survival_sums(prediction, y, target)
     probs, y = prediction.probs.double(), y.double()
@@ -65,7 +65,7 @@ def quantity_contributions(prediction: Prediction, y: Tensor) -> Tensors:
     metric plus the input's influence, see `contributions`): crps, mae, rmse, spread, interval_coverage and, if all are
     finite, interval_width. For times, see `survival_contributions`."""
     if (target := prediction.target) is None:
-        raise ValueError("this prediction is about classes, not about a quantity")
+        raise ValueError("expected a prediction of a quantity, not of classes")
     probs, y = prediction.probs.double().cpu(), y.double().cpu()
     if isinstance(target, Times):
         found = survival_contributions(probs, y, target)

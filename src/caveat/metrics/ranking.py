@@ -104,7 +104,7 @@ def _histograms(sums: Tensors, score: str) -> Counts:
     """Return (2, B): the histograms of the correct and the wrong answers."""
     if f"score.{score}" not in sums:
         known = sorted(name.removeprefix("score.") for name in sums if name.startswith("score."))
-        raise ValueError(f"score {score!r} was not measured; there are: {', '.join(known)}")
+        raise ValueError(f"score {score!r} was not measured; measured scores: {', '.join(known)}")
     return sums[f"score.{score}"].numpy()
 
 

@@ -141,7 +141,9 @@ def merge(parts: Iterable[Tensors]) -> Tensors:
             raise ValueError(f"parts have different sums: {sorted(part.keys() ^ total.keys())} are not in all parts")
         for name, tensor in part.items():
             if tensor.shape != total[name].shape:
-                raise ValueError(f"{name}: shapes {tuple(total[name].shape)} and {tuple(tensor.shape)} do not add up")
+                raise ValueError(
+                    f"{name}: shapes {tuple(total[name].shape)} and {tuple(tensor.shape)}, expected equal shapes"
+                )
             total[name] += tensor
     if not total:
         raise ValueError("no sums to merge")

@@ -55,7 +55,7 @@ def code_of(code: str | Make, key: str) -> Make:
     found = KNOWN.get(code, SHIPPED.get(code))
     if found is None:
         raise ConfigurationError(
-            f"{{key}} = {code!r} is custom code, and code named by a folder is never imported: name it yourself, "
+            f"{{key}} = {code!r} is custom code, and a folder cannot make caveat import code: name the code yourself, "
             f"with --model {code} on the command line or caveat.load(RUN, model=...) in Python",
             key,
         )
@@ -165,7 +165,7 @@ def _takes(make: Make, key: str) -> int:
     if len(needed) > 2:
         raise ConfigurationError(
             f"{{key}}: {name_of(make)} takes {len(needed)} arguments ({', '.join(p.name for p in needed)}), "
-            "expected a function without arguments, or of an input's shape and the number of classes",
+            "expected no arguments, or an input's shape and the number of classes",
             key,
         )
     return len(needed)

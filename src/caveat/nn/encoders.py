@@ -165,8 +165,8 @@ def parts(module: nn.Module, method: str) -> Model:
         f"{method} needs a model that computes head(encoder(x)), but {name}, which has both, computes something else: "
         "move all other steps into `encoder` or `head` (a flatten between them may stay)"
         if has_both
-        else f"{method} needs a model with an encoder and a head, but {name} has none: give it attributes "
-        "`encoder` and `head`, and let it compute head(encoder(x))",
+        else f"{method} needs a model with an encoder and a head, but {name} does not have both: give it modules "
+        "`encoder` and `head` as attributes, and let it compute head(encoder(x))",
         "model",
     )
 

@@ -284,7 +284,7 @@ def _once(model: nn.Module, x: Tensor, training: bool, seed: int) -> Said:
 def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
     """Raise DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
     if (lowest := int(x.min())) < 0:
-        raise DataError(f"{where}: token id {lowest}, expected ids from 0")
+        raise DataError(f"{where}: token id {lowest}, expected ids of at least 0")
     highest = x[int(x.flatten(1).amax(1).argmax())]
     embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     hooks = [part.register_forward_pre_hook(lambda part, given: _look_up(part, given[0], where)) for part in embeddings]

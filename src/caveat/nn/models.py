@@ -135,7 +135,7 @@ def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Seque
     named = [(silo, model) for model in personal for silo in model.silos]
     for silo, _ in named:
         if silo not in silos:
-            raise ConfigurationError(f"personal: no such silo {silo!r} (there are: {', '.join(silos)})")
+            raise ConfigurationError(f"personal: there is no silo {silo!r}; silos: {', '.join(silos)}")
         if [other for other, _ in named].count(silo) > 1:
             raise ConfigurationError(f"personal: silo {silo!r} appears twice")
     turns = cycle([model for model in personal if not model.silos] or [usual])
@@ -277,7 +277,7 @@ def begin_with(module: nn.Module, file: str) -> None:
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             raise ConfigurationError(
-                f"{{key}} = {file!r}: {name!r} is {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}",
+                f"{{key}} = {file!r}: {name!r} has shape {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}",
                 "model.weights",
             )
         if not all_finite(tensor) and not torch.equal(tensor, wanted[name]):

@@ -136,16 +136,15 @@ class Training:
         if self.local_epochs is not None and self.local_epochs == int(self.local_epochs):
             object.__setattr__(self, "local_epochs", int(self.local_epochs))  # as given
         if self.momentum and self.optimizer != "sgd":
-            self._refuse("momentum", f"for {self.optimizer!r}")
+            self._refuse("momentum", f"has no effect with training.optimizer = {self.optimizer!r}")
         if self.optimizer_state != "reset" and self.optimizer == "sgd" and not self.momentum:
-            self._refuse("optimizer_state", "for 'sgd' without momentum, which has no state")
+            self._refuse("optimizer_state", "has no effect with 'sgd' without momentum, which has no state")
         for key in ("lr_decay", "lr_hold") if self.lr_schedule == "cosine" else ():
             if getattr(self, key) != getattr(type(self), key):
-                self._refuse(key, "for schedule 'cosine'")
+                self._refuse(key, "has no effect with training.lr_schedule = 'cosine'")
 
     def _refuse(self, key: str, why: str) -> None:
-        text = f"training.{key} = {short_repr(getattr(self, key))} has no effect {why}"
-        raise ConfigurationError(text, f"training.{key}")
+        raise ConfigurationError(f"training.{key} = {short_repr(getattr(self, key))} {why}", f"training.{key}")
 
     def check_classes(self, classes: int) -> None:
         """Raise ConfigurationError for a list of class weights of another length."""
@@ -160,7 +159,7 @@ class Training:
         usual = {field.name: field.default for field in fields(type(self))}
         for key in keys:
             if getattr(self, key) != usual[key]:
-                self._refuse(key, f"for {method!r}: {why}")
+                self._refuse(key, f"cannot be used with {method!r}: {why}")
 
     def fit(
         self,

@@ -178,7 +178,7 @@ class Swaps:
             module.load_state_dict(tensors, strict=True)  # raises with all differences
         for name, tensor in tensors.items():
             if there[name] != (tensor.shape, tensor.dtype):
-                raise RuntimeError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, the module's {there[name]}")
+                raise RuntimeError(f"{name} is {(tensor.shape, tensor.dtype)}, expected {there[name]}")
         self.put(module, tensors)
 
     def put(self, module: nn.Module, tensors: Tensors) -> None:
@@ -266,7 +266,7 @@ def in_bfloat16(module: nn.Module) -> Iterator[None]:
     encoders = {part for part in parts if isinstance(part, nn.Module)}
     if not encoders:
         raise ConfigurationError(
-            f"training.precision = 'bfloat16' is for encoders, and {type(module).__name__} has none; use 'float32'"
+            f"training.precision = 'bfloat16' needs an encoder, but {type(module).__name__} has none; use 'float32'"
         )
     for encoder in encoders:
         # Set on the instance, where it hides the class's method, also from torch.func.functional_call.
@@ -294,15 +294,16 @@ def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stay
     if part == "head":
         if not isinstance(getattr(module, "head", None), nn.Module):
             raise ConfigurationError(
-                f"{method} needs to know a model's head, and {type(module).__name__} has none: give it attributes "
-                f'`encoder` and `head`, let it compute head(encoder(x)), or set method.{setting} = "last", for '
-                "its last linear layer",
+                f"{method} needs a model with a head, but {type(module).__name__} has no module `head`: give it "
+                f'modules `encoder` and `head`, and let it compute head(encoder(x)), or set method.{setting} = "last" '
+                "to use its last linear layer",
                 "model",
             )
         return "head"
     linear = [path for path, each in module.named_modules() if isinstance(each, nn.Linear)]
     if not linear:
-        raise ConfigurationError(f"{{key}} = 'last': {type(module).__name__} has no linear layer", f"method.{setting}")
+        text = f"{{key}} = 'last' needs a linear layer, but {type(module).__name__} has none"
+        raise ConfigurationError(text, f"method.{setting}")
     return str(linear[-1])
 
 

@@ -157,7 +157,7 @@ def quantile(name: str, counts: Tensor, level: float, classes: int | None = None
     beyond the grid. Raises ValueError for a level outside 0 to 1.
     """
     if not 0 <= level <= 1:
-        raise ValueError(f"level = {level}, expected 0 to 1")
+        raise ValueError(f"level is {level}, but must lie in [0, 1]")
     n = int(counts.sum())
     index = conformal_index(n, level)
     if index > n:

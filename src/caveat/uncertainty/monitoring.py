@@ -105,7 +105,7 @@ class Monitor:
         """Continue from a state. Raises ValueError for the state of another monitor."""
         arrays = self.arrays()
         if state.keys() != {"t", *arrays}:
-            raise ValueError(f"has {', '.join(map(str, state))}, expected t, {', '.join(arrays)}")
+            raise ValueError(f"the state has {', '.join(map(str, state))}, expected t, {', '.join(arrays)}")
         for name, (owner, attribute) in arrays.items():
             before = getattr(owner, attribute)
             try:
@@ -136,7 +136,7 @@ class RankMonitor(Monitor):
         """Add an input to each stream. Raises ValueError for an impossible rank."""
         ranks = np.asarray(rank)[..., None]
         if not ((ranks >= 1) & (ranks <= self.n + 1)).all():
-            raise ValueError(f"rank {rank!r}, expected 1 to {self.n + 1}")
+            raise ValueError(f"rank {rank!r}, expected a rank from 1 to {self.n + 1}")
         low = (ranks <= self.k).astype(np.float64)
         self.urn.settle(self.t, low * (self.n + 1 + self.t) / (self.k + self.counts), self.endless)
         if self.fixed is not None:
@@ -187,7 +187,7 @@ class ColumnMonitor(Monitor):
         """Add a row (D,), NaN if missing. Raises ValueError for another number of columns."""
         x = np.asarray(row, np.float64)
         if x.shape != (len(self.known),):
-            raise ValueError(f"a row of shape {x.shape}, expected ({len(self.known)},)")
+            raise ValueError(f"the row has shape {x.shape}, expected ({len(self.known)},)")
         u = np.random.default_rng([self.seed, self.t + 1]).random((2, len(x)))
         there, ranks = ~np.isnan(x), np.empty((len(x), 2))
         for i, value in enumerate(x):

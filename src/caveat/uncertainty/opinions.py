@@ -81,7 +81,7 @@ def discount(a: Tensor, trust: float | Tensor) -> Tensor:
     # A single number stays on the CPU, where reading it does not synchronize.
     trust = torch.as_tensor(trust, dtype=a.dtype)
     if not bool(((trust >= 0) & (trust <= 1)).all()):
-        raise ValueError(f"trust is {trust.min():g} to {trust.max():g}, expected within [0, 1]")
+        raise ValueError(f"trust is from {trust.min():g} to {trust.max():g}, expected values in [0, 1]")
     # u' / u = 1 + (1 - t) sum e / K, a sum of positive terms.
     log_growth = _log1p_exp(_log(1 - trust) + _log_ratio(a))
     return _infinite(_finite(a) + (_log(trust) - log_growth)[..., None])

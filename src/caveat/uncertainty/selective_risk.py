@@ -96,10 +96,11 @@ def policy_counts(
     pairs = (r_local, wrong_local), (r_global, wrong_global)
     models = [(r.cpu(), w.cpu()) for r, w in pairs if r is not None and w is not None]
     if not models or (r_local is None) != (wrong_local is None) or (r_global is None) != (wrong_global is None):
-        raise ValueError("expected ranks and errors of at least one model, and both for each model")
+        raise ValueError("expected both ranks and errors of each model, and at least one model")
     n = len(models[0][0])
     if any(tensor.shape != (n,) for model in models for tensor in model):
-        raise ValueError(f"shapes {[tuple(tensor.shape) for model in models for tensor in model]} are not all ({n},)")
+        found = [tuple(tensor.shape) for model in models for tensor in model]
+        raise ValueError(f"ranks and errors have the shapes {found}, expected ({n},) for all")
     # In order of precedence: a model answers from its own column up to the column where a preceding model takes over.
     change = torch.zeros(2, size + 1, dtype=torch.float64)
     taken = torch.full((n,), size)
@@ -230,13 +231,13 @@ def fixed_sequence(
     answered, errors = _checked(counts)
     size, total = len(answered), int(answered[-1]) if total is None else total
     if total < answered[-1]:
-        raise ValueError(f"{total} inputs, of which {int(answered[-1])} are answered")
+        raise ValueError(f"total = {total}, but {int(answered[-1])} inputs are answered")
     starts = dict(sorted((starting_columns(total, risk, confidence, size) if starts is None else starts).items()))
     columns = list(starts)
     if not columns or columns[0] < 0 or columns[-1] >= size:
         raise ValueError(f"starts {columns} are not columns of a grid of {size} limits")
     if min(starts.values()) <= 0 or sum(starts.values()) > 1 + 1e-9:
-        raise ValueError(f"starts have shares {list(starts.values())}, expected positive numbers that sum to 1")
+        raise ValueError(f"starts have shares {list(starts.values())}, expected positive numbers, in total at most 1")
 
     def outcome(column: int, level: float, limit: float | None, needed: int) -> Guarantee:
         a, e = answered[column], errors[column]
@@ -272,10 +273,12 @@ def _column(answers: int, total: int, size: int) -> int:
 
 def _checked(counts: Tensor) -> tuple[Tensor, Tensor]:
     if counts.ndim != 2 or len(counts) != 2 or not counts.shape[1]:
-        raise ValueError(f"counts of shape {tuple(counts.shape)}: expected (2, J), answered and wrong inputs")
+        raise ValueError(f"counts have shape {tuple(counts.shape)}, expected (2, J): answered and wrong inputs")
     answered, errors = counts.double()
     if not ((errors >= 0) & (errors <= answered)).all() or (answered.diff() < 0).any() or counts.isinf().any():
-        raise ValueError("counts are inconsistent: need 0 <= wrong <= answered, and answered growing with the limit")
+        raise ValueError(
+            "inconsistent counts: expected 0 <= wrong <= answered, and answers that do not decrease with the limit"
+        )
     return answered, errors
 
 

@@ -142,7 +142,7 @@ def agreed(sums: Tensor) -> Tensor:
     """Return (2,) float64: the best power b for all silos together, and the standard deviation of silos' ln b. Raises
     ValueError for sums that are not finite, or not of a message's shape."""
     if sums.shape != (5, len(POWERS)) or not sums.isfinite().all():
-        raise ValueError(f"sums are {tuple(sums.shape)}, expected (5, {len(POWERS)}) and finite, as from `message`")
+        raise ValueError(f"sums have shape {tuple(sums.shape)}, expected (5, {len(POWERS)}) and only finite numbers")
     sums = sums.cpu()
     b = near(sums[:3], 1.0, SPREAD)
     place = (math.log(b) - math.log(POWERS[0])) / STEP

@@ -25,7 +25,7 @@ from .privacy import Private
 
 Rule = Literal["median", "trimmed_mean", "geometric_median", "krum"]
 COLUMNS = 1 << 16
-"""Numbers per silo that are processed together."""
+"""Number of values per silo that are processed at once."""
 STEPS, CLOSE = 200, 1e-10
 """Maximum number of Weiszfeld steps, and the change of a silo's weight below which they stop."""
 
@@ -36,14 +36,14 @@ def silos_needed(rule: Rule, max_byzantine: int) -> int:
 
 
 def combined(rule: Rule, payloads: Sequence[Payload], max_byzantine: int) -> Payload:
-    """Aggregate the silos' payloads, which are finite and have one form, by a rule; the result has the same form.
+    """Aggregate the silos' payloads, which are finite and have the same form, by a rule; the result has the same form.
 
     Integer tensors are copied from the first silo, as for means. Raises ValueError for fewer payloads than
     `silos_needed`.
     """
     if len(payloads) < (least := silos_needed(rule, max_byzantine)):
         raise ValueError(
-            f"{len(payloads)} payloads, expected at least {least} for {rule!r} and {max_byzantine} Byzantine silos"
+            f"{len(payloads)} payloads, but {rule!r} with max_byzantine = {max_byzantine} needs at least {least}"
         )
     if rule == "median":
         return _by_coordinate(payloads, (len(payloads) - 1) // 2)
@@ -67,7 +67,7 @@ def squared_distances(payloads: Sequence[Payload]) -> Tensor:
 
 
 def krum_weights(apart: Tensor, max_byzantine: int) -> list[float]:
-    """Return 1 for the silo with the smallest sum of squared distances to its S - max_byzantine - 2 nearest, else 0."""
+    """Return 1 for the silo with the smallest sum of squared distances to S - max_byzantine - 2 others, and else 0."""
     count = len(apart)
     nearest = apart.sort(1).values[:, 1 : count - max_byzantine - 1]  # the first one is the silo itself
     chosen = int(nearest.sum(1).argmin())
@@ -75,7 +75,7 @@ def krum_weights(apart: Tensor, max_byzantine: int) -> list[float]:
 
 
 def geometric_weights(apart: Tensor) -> list[float]:
-    """Return the weights of silos in their geometric median, by squared distances (S, S)."""
+    """Return the weights of silos in their geometric median, from squared distances (S, S)."""
     count = len(apart)
     weights = torch.full((count,), 1 / count, dtype=torch.float64)
     smooth = 1e-6 * float(apart.sqrt().median())
@@ -133,7 +133,7 @@ class Robust:
     """Protection of a federation from malicious silos."""
 
     rule: Choice = "bound"
-    """bound: norm bounding, a mean of updates of at most four times the usual norm; median, trimmed_mean,
+    """bound: the mean of updates that are scaled down to at most four times the usual norm; median, trimmed_mean,
     geometric_median, krum: robust rules instead of the mean; off: the plain mean."""
     max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
@@ -141,8 +141,8 @@ class Robust:
     def __post_init__(self) -> None:
         if self.max_byzantine is not None and self.rule not in get_args(Rule):
             raise ConfigurationError(
-                f"federation.max_byzantine = {self.max_byzantine} is not used by federation.robust = {self.rule!r}; it "
-                f"belongs to {', '.join(get_args(Rule))}",
+                f"federation.max_byzantine = {self.max_byzantine} is not used by federation.robust = {self.rule!r}, "
+                f"only by {', '.join(get_args(Rule))}",
                 "federation.max_byzantine",
             )
 
@@ -157,7 +157,7 @@ class Robust:
         return self.rule != "off"
 
     def around(self, method: Method, silos: int) -> Method:
-        """Return the method with a robust rule instead of means, for `silos` silos per round; itself without a rule.
+        """Return the method with a robust rule instead of means, for `silos` silos per round; without a rule, the same.
 
         Raises ConfigurationError for a method whose server needs more than means, for too few silos, and with
         differential privacy, whose guarantee covers sums only.
@@ -200,8 +200,8 @@ def counts(step: Round) -> bool:
 class Combined(Wrapper):
     """The base, whose server aggregates the updates of a training round by a robust rule instead of means.
 
-    All replies of such a round are kept until the last one arrives. Other rounds are summed as usual, except for rounds
-    that training depends on.
+    All replies of such a round are kept until the last one arrives. The rule also aggregates other rounds that training
+    depends on; all remaining rounds are summed as usual.
     """
 
     rule: Rule
@@ -212,11 +212,11 @@ class Combined(Wrapper):
             yield replace(step, aggregate=partial(self.settle, own), linear=None) if counts(own) else step
 
     def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-        """Aggregate as the base does, with the rule's result. Raises RunError for too few replies."""
+        """Aggregate as the base does, with the rule's result in place of means. Raises RunError for too few replies."""
         if len(replies) < (least := silos_needed(self.rule, self.max_byzantine)):
             raise RunError(
                 f"task {step.name!r}: {len(replies)} silos replied, but federation.robust = {self.rule!r} needs "
-                f"{least} if {self.max_byzantine} may be malicious; earlier checkpoints are kept"
+                f"{least} with federation.max_byzantine = {self.max_byzantine}; earlier checkpoints are kept"
             )
         means = combined(self.rule, [update.payload for update in replies.updates.values()], self.max_byzantine)
         forms = {silo: update.form() for silo, update in replies.updates.items()}

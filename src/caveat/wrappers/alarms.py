@@ -1,20 +1,20 @@
-"""Three alarms for any method: inputs unlike a silo's own, novel ones, and answers less certain than to the silo's own.
+"""Three alarms for any method: for inputs unlike a silo's own, for novel inputs, and for unusually uncertain answers.
 
 Familiarity comes from densities of the features that models compute on the way to an answer.
 
 After the base's last round every silo sends sums over its training inputs of features of the input itself and of every
-stage of the encoder (`caveat.nn.stage_features`). From their means over silos the server has the densities of the
-pooled rows (`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among the distances of its own
-calibration split (`caveat.uncertainty.typicality`), which it keeps. It ranks the uncertainty of an answer among the
-uncertainties of the same model's answers to the calibration split, which it also keeps. Nothing is trained, and no pass
+stage of the encoder (`caveat.nn.stage_features`). From their means over silos the server computes the densities of
+the pooled inputs (`caveat.uncertainty.familiarity`). A silo keeps the distances of its own calibration split, and ranks
+the distances of an input among them (`caveat.uncertainty.typicality`). It also keeps the uncertainties of each model's
+answers to the calibration split, and ranks the uncertainty of an answer among them. Nothing is trained, and no pass
 through a model is made twice.
 
 A silo also keeps the inputs of a model's last layer for its training inputs, or for a sample of them, and ranks the
 distance of an input to the nearest one among the distances of its calibration split (`caveat.uncertainty.novelty`).
-These features never leave it. A state without them has no novelty.
+These features never leave the silo. A silo without them has no score of novelty.
 
 If silos have personalized models of their own architectures, the sums of their stages stay at the silo. If `shared` is
-false all sums do, as under differential privacy, whose noise would hide them.
+false, all sums do. This is the case under differential privacy, whose noise would hide the sums.
 """
 
 from collections.abc import Iterable, MutableMapping
@@ -38,7 +38,7 @@ from .base import Wrapper
 GROUP = "familiarity"
 """The group that the wrapper sends and keeps."""
 READY = "ready"
-"""The name of the tensor that exists once the densities do."""
+"""The name of the tensor that exists once the densities exist."""
 INPUTS, DISTANCES = ".calibration", ".distances"
 """Suffixes of the tensors that a silo keeps of a stage: the features of its calibration inputs, or their distances once
 the silo has deleted its rows."""
@@ -50,10 +50,10 @@ ROWS, NEAREST = ".rows", ".nearest"
 """Suffixes of the tensors that a silo keeps of a model for novelty: directions of features of training inputs, and
 log-distances of calibration inputs to the nearest of them."""
 PART = 2000
-"""Training inputs whose features are in memory at once."""
+"""Number of training inputs whose features are in memory at once."""
 REMEMBERED: MutableMapping[Tensor, tuple[ref[Tensor], Tensor]] = WeakIdKeyDictionary()
-"""Distances of calibration inputs and the density they were measured with, by the tensor of their features: each batch
-of a prediction asks for the same ones, and kept tensors do not change."""
+"""Distances of calibration inputs and the density with which they were measured, by the tensor of their features. Each
+batch of a prediction needs the same distances, and kept tensors do not change."""
 INPUT = "input"
 """Prefix of stages of the input itself; the prefix of other stages is their model."""
 
@@ -70,7 +70,7 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True)
 class Familiar(Wrapper):
-    """The base, with p-values of familiarity, nearness and sureness and two scores for every answer."""
+    """The base, with three p-values (familiarity, nearness and sureness) and two scores for every answer."""
 
     false_alarm_rate: float = 0.05
     """Largest expected share of inputs like a silo's own that raise an alarm: unfamiliar, novel or unsure."""
@@ -81,7 +81,7 @@ class Familiar(Wrapper):
     score: str = "total"
     """The uncertainty that `unsure` ranks, a key of the base's `Prediction.scores`."""
     subgroups: int = 0
-    """Number of subgroups of inputs, whose inputs are ranked among their own calibration inputs if there are enough."""
+    """Number of subgroups, each ranked among its own calibration inputs if there are enough."""
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -101,7 +101,7 @@ class Familiar(Wrapper):
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {GROUP: server[GROUP]}
 
-    # After training: a silo's sums leave it, the numbers of its calibration inputs stay.
+    # After training: a silo sends sums, and keeps what it measured on its calibration inputs.
 
     def describe_own(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send sums of the features of training inputs; keep features and scores of calibration and training inputs."""
@@ -111,7 +111,7 @@ class Familiar(Wrapper):
         return Update({GROUP: nested(self.completed(theirs))}, 1), state | {GROUP: kept}
 
     def add_up(self, down: Payload, state: State, context: SiloContext) -> tuple[dict[str, Tensors], Tensors]:
-        """Return the sums of the training split by stage, and the rows by model that inputs are compared with."""
+        """Return the sums of the training split by stage, and by model the rows that inputs are compared with."""
         found: dict[str, Tensors] = {}
         y, rows = context.train.y.cpu(), dict[str, list[Tensor]]()
         sampled = torch.zeros_like(y, dtype=torch.bool).index_fill_(0, novelty.sampled(len(y)), True)
@@ -129,7 +129,7 @@ class Familiar(Wrapper):
         return found, {name: torch.cat(each) for name, each in rows.items()}
 
     def of_calibration(self, down: Payload, state: State, context: SiloContext, rows: Tensors) -> Tensors:
-        """Return the features of the calibration split by stage, and by model scores and distances to the rows."""
+        """Return features of the calibration split by stage, and by model their scores and distances to the rows."""
         answers, numbers, last = self.observed(down, state, context, context.calibration.x)
         # Cloned, because models can share the tensor of a score, and shared tensors cannot be stored.
         scores = {f"{whose.name.lower()}{SCORES}": each.score(self.score).clone() for whose, each in answers.items()}
@@ -147,7 +147,7 @@ class Familiar(Wrapper):
         return self.shared and not (self.personal and whose_stage(stage) == Decision.LOCAL.name.lower())
 
     def completed(self, added: dict[str, Tensors]) -> dict[str, Tensors]:
-        """Return the sums, with zeros for a model that other silos have and this silo has not trained yet."""
+        """Return the sums, with zeros for a model that this silo has not trained yet."""
         missing = [whose.name.lower() for whose in self.models]
         missing = [whose for whose in missing if whose not in {whose_stage(stage) for stage in added}]
         return added | {
@@ -158,7 +158,7 @@ class Familiar(Wrapper):
         }
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be sums over a silo's training inputs; "" if they can."""
+        """Return why `sent` cannot be sums over a silo's training inputs; "" if it can."""
         for stage, sums in by_stage(sent.get(GROUP, {})).items():
             if why := familiarity.impossible(sums, card.class_counts):
                 return f"{stage}: {why}"
@@ -169,7 +169,7 @@ class Familiar(Wrapper):
         pooled = densities(by_stage(replies.mean(GROUP)), len(replies))
         return server | {GROUP: pooled | {READY: torch.tensor(True)}}
 
-    # Prediction: how far an input is, among the silo's calibration inputs.
+    # Prediction: the rank of an input's distance among those of the silo's calibration inputs.
 
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         if READY not in down.get(GROUP, {}):
@@ -185,8 +185,8 @@ class Familiar(Wrapper):
     def among_its_own(
         self, answer: Prediction, whose: Decision, found: Observed, known: Tensors, subgroup: Tensor
     ) -> Prediction:
-        """Return a judged answer with the p-values among calibration inputs of each input's pool of subgroups (N,). The
-        scores of familiarity and novelty are still relative to all calibration inputs."""
+        """Return a judged answer whose p-values are ranks among calibration inputs of the same pool of subgroups (N,).
+        The scores of familiarity and novelty are still relative to all calibration inputs."""
         sizes, least = by_subgroup.sizes(known[SUBGROUP], self.subgroups), typicality.least(self.false_alarm_rate)
         pool = by_subgroup.pools(sizes, least)
         theirs, own = by_subgroup.rows(known[SUBGROUP], pool), by_subgroup.rows(subgroup, pool)
@@ -229,7 +229,7 @@ class Familiar(Wrapper):
             within, before = ([by_answer(passes, len(x), len(among))[among.index(whose)] if passes else None
                                for passes in each] for each in own.get(whose, shared))  # fmt: skip
             of_stages = {f"{model}.{i}": h for i, h in enumerate(within, 1) if h is not None}
-            # A model whose code runs its last layer has its last stage, and one without stages the input's features.
+            # If the last layer's input was not recorded, the last stage replaces it, or without stages the input.
             last[model] = next((h for h in [*before, *reversed(of_stages.values())] if h is not None), first)
             numbers |= of_stages
         return Observed(answers, numbers, last)
@@ -265,7 +265,7 @@ class Familiar(Wrapper):
 
 
 def only(known: Tensors, rows: Tensor) -> Tensors:
-    """Return the features with only some of the calibration inputs, by (n,) bool: their distances and scores."""
+    """Return the tensors with only the calibration inputs of `rows`, (n,) bool, as distances and scores."""
     names = [name.removesuffix(INPUTS).removesuffix(DISTANCES) for name in known if name.endswith((INPUTS, DISTANCES))]
     kept = {f"{each}{DISTANCES}": distances_kept(known, each)[rows] for each in names if f"{each}.whiten" in known}
     kept |= {name: each[rows] for name, each in known.items() if name.endswith((SCORES, NEAREST))}
@@ -297,8 +297,8 @@ def without_rows(kept: Tensors) -> Tensors:
 def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
     """Return a silo's tensors `without_rows`, with distances (n,) in place of features (n, d) of calibration inputs.
 
-    p-values and scores need no more and stay bit-identical. Distances are rounded as there, and inputs are in the order
-    of their distances, not of the splits.
+    p-values and scores need nothing else and stay bit-identical. Distances are rounded as in p-values, and inputs are
+    in the order of their distances, not of the splits.
     """
     kept = without_rows(kept)
     known = densities | kept
@@ -347,10 +347,10 @@ def densities(added: dict[str, Tensors], silos: int) -> Tensors:
 
 
 def among_others(answer: Prediction) -> Prediction:
-    """Return the answer to calibration inputs with p-values as if each were new, since each was ranked with itself.
+    """Return the answer to calibration inputs with p-values as if each were new, and not ranked among itself, too.
 
-    An input with the same p-value as another one keeps its own: a new input like both of them has at least this
-    p-value, so it is answered if they are, and their errors must be counted.
+    An input with the same p-value as another one keeps its p-value: a new input like both of them has at least this
+    p-value, so it is answered if both are, and their errors must be counted.
     """
     if isinstance(answer.ranked_among, int) and not answer.ranked_among:
         return answer

@@ -18,7 +18,7 @@ Kind = TypeVar("Kind", bound="Wrapper")
 
 @dataclass(frozen=True)
 class Wrapper(Method):
-    """Forward everything in `Method` to the base, except `predict`, which calls what a wrapper may override."""
+    """Forward everything in `Method` to the base, except `predict`, which calls hooks that wrappers may override."""
 
     base: Method
 
@@ -96,8 +96,9 @@ def not_within(name: str, numbers: Tensor, low: Tensor | float, high: Tensor | f
 
 
 def no_scatter(name: str, squares: Tensor, total: Tensor | None = None) -> str:
-    """Return why (d, d) `squares` about their means cannot be sums of products, if a variance is negative; "" if they
-    can. The tolerance is relative to the largest entry of `total`, from which the means were subtracted."""
+    """Return why `squares` (d, d) about means cannot be sums of products, which are symmetric without a negative
+    variance; "" if they can. The tolerance is relative to the largest diagonal entry of `total`, from which the means
+    were subtracted."""
     squares = squares.double()
     largest = float((squares if total is None else total).diagonal().abs().max()) if len(squares) else 0.0
     symmetric = bool(((squares - squares.T).abs() <= SLACK * (1 + largest)).all())

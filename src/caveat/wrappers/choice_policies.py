@@ -6,12 +6,12 @@ Posterior Networks, IJCAI 2024, sections 2.2 and 4.2, for any score of any metho
 calibration data: the silo's own data for its local model, and all silos' data for the global model, which answers
 inputs that other silos know. A method with one model answers with it or abstains.
 
-The others answer every input. `Best` and `Blended` compare the models on validation splits, in one round after the
-base's last one; `Surer` compares their uncertainty for each input. Decisions use no calibration labels, so guarantees
-about the answers stay valid.
+The other policies answer every input. `Best` and `Blended` compare the models on validation splits, in one round after
+the base's last one; `Surer` compares their uncertainty for each input. Decisions use no calibration labels, so
+guarantees about the answers stay valid.
 
-An input has the p-values of one model or, if the model depends on the input, the larger ones of both: among inputs like
-the silo's own, no more get an alarm than with one model.
+An input has the p-values of one model or, if the model depends on the input, the larger p-values of both models, so
+that no more inputs like the silo's own raise an alarm than with one model.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ from .base import Wrapper, no_histograms
 
 
 def choose(answers: Answers, within: Mapping[Decision, Tensor], reason: Reason = Reason.UNCERTAIN) -> Prediction:
-    """Return the local answer if it is `within`, (N,) bool, else the global one if it is; otherwise abstain for
+    """Return the local answer if it is `within`, (N,) bool, else the global answer if it is `within`, or abstain for
     `reason`. With one model, return its answer or abstain."""
     if len(answers) == 1:
         (whose,) = answers
@@ -102,7 +102,7 @@ class Switched(Wrapper):
         return Update({"decision": sent}, len(context.calibration)), state | {"decision": kept}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why this cannot be a histogram of a silo's calibration inputs."""
+        """Return why `sent` cannot be a histogram of a silo's calibration inputs; "" if it can."""
         return no_histograms(sent.get("decision", {}), card.examples["calibration"])
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
@@ -117,7 +117,7 @@ class Switched(Wrapper):
             return self.base.decide(down, state, answers)
         within = {whose: self.within(whose, down, state, answer) for whose, answer in answers.items()}
         chosen = choose(answers, within)
-        # Do not ask the other model: the first one knows the input well, and it is ambiguous.
+        # Do not ask the other model: the first one knows the input well, and the input is ambiguous.
         return chosen.abstaining(chosen.aleatoric > self.max_aleatoric, Reason.AMBIGUOUS)
 
     def within(self, whose: Decision, down: Payload, state: State, answer: Prediction) -> Tensor:
@@ -234,7 +234,7 @@ class Blended(Best):
         return {"likelihood": curve} if self.shared else {}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be likelihoods of a silo's validation inputs."""
+        """Return why `sent` cannot be likelihoods of a silo's validation inputs; "" if it can."""
         n, classes = card.examples["validation"], len(card.class_counts)
         found = (linear_pool.impossible(each, n, classes) for each in sent.get(GROUP, {}).values())
         return next((why for why in found if why), "")
@@ -246,7 +246,7 @@ class Blended(Best):
         return server | {GROUP: {"ready": torch.tensor(True), "weight": scalar(weight)}}
 
     def weight(self, down: Payload, state: State) -> float:
-        """Return the weight of the silo's local model; the federation's for a silo that has measured nothing."""
+        """Return the weight of the silo's local model, or the federation's weight if the silo has measured nothing."""
         shared, own = float(down[GROUP]["weight"]), state.get(GROUP, {}).get("likelihood")
         return shared if own is None else linear_pool.own_weight(own, shared)
 
@@ -263,8 +263,8 @@ class Blended(Best):
 def blend(answers: Answers, weight: float) -> Prediction:
     """Return the mean of two answers with a `weight` for the local one.
 
-    Total uncertainty is the entropy of the mean, aleatoric uncertainty the mean of both, and epistemic uncertainty the
-    rest, to which the disagreement of the models adds.
+    Total uncertainty is the entropy of the mean, aleatoric uncertainty is the mean of both, and epistemic uncertainty
+    is the rest, which includes the disagreement of the models.
     """
     local, shared = answers[Decision.LOCAL], answers[Decision.GLOBAL]
     probs = weight * local.probs.double() + (1 - weight) * shared.probs.double()

@@ -78,7 +78,7 @@ class SeveralModels(Wrapper):
     def probabilities(
         self, down: Payload, state: State, context: SiloContext, x: Tensor
     ) -> Iterator[tuple[Decision, Tensor]]:
-        """Yield (N, C) probabilities of each model of a member, from a pass without dropout if it has any."""
+        """Yield (N, C) probabilities of each model of a member; softmax outputs come from a pass without dropout."""
         if self.base.softmax:
             for whose, module in self.base.loaded(down, state, context):
                 yield whose, in_batches(module.eval(), x).double().softmax(-1)
@@ -118,7 +118,7 @@ class Ensemble(SeveralModels):
     """Run the base's schedule once per member."""
 
     seed: int = 0
-    """Seed of the members' initial weights, except for the first member, which has the run's."""
+    """Seed of the members' initial weights, except for the first member, which has the run's weights."""
 
     @property
     def cost(self) -> str:
@@ -158,7 +158,7 @@ class Ensemble(SeveralModels):
                 position += 1
 
     def step(self, m: int, begin: int, until: int, step: Round) -> Round:
-        """Convert a round of the base to one of a member whose schedule begins at `begin`, with horizon `until`."""
+        """Convert a round of the base to a round of a member whose schedule begins at `begin`, with horizon `until`."""
         return replace(
             step,
             broadcast=lambda server: step.broadcast(member_groups(m, server)),
@@ -189,12 +189,12 @@ def member_aggregate(m: int, step: Round, server: State, replies: Replies, conte
 class Snapshots(SeveralModels):
     """The base, with copies of its states after earlier training rounds as further members.
 
-    Member 0 has the base's current state, and member m > 0 the one after round `taken[m - 1]`. The server and every
-    silo copy their state in the first later round in which they take part; until then the two are equal. A silo that
-    had no state by then copies its first one.
+    Member 0 has the base's current state, and member m > 0 the state after round `taken[m - 1]`. The server and every
+    silo copy their state in the first later round in which they take part; until then both states are equal. A silo
+    without a state by then copies its first one.
 
-    Raises ConfigurationError for a base with rounds after training, whose results earlier models lack, and for one with
-    fewer training rounds than members.
+    Raises ConfigurationError for a base with rounds after training, whose results earlier models lack, and for a base
+    with fewer training rounds than members.
     """
 
     def __post_init__(self) -> None:
@@ -206,14 +206,14 @@ class Snapshots(SeveralModels):
             )
         if (rounds := sum(step.trains for step in self.base.schedule())) < self.ensemble_size:
             raise ConfigurationError(
-                f"uncertainty.ensemble_size = {self.ensemble_size} with uncertainty.source = 'snapshots', expected at "
-                f"most the number of training rounds of {self.name!r}, {rounds}",
+                f"uncertainty.ensemble_size = {self.ensemble_size}, but with uncertainty.source = 'snapshots' it is at "
+                f"most {rounds}, the number of training rounds of {self.name!r}",
                 "uncertainty.ensemble_size",
             )
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Positions of the rounds after which members are copied: the last training rounds except the very last."""
+        """Positions of the rounds after which members are copied: the last training rounds except the final one."""
         return [t for t, step in enumerate(self.base.schedule()) if step.trains][-self.ensemble_size : -1]
 
     def init_server(self, context: SiloContext) -> State:
@@ -246,7 +246,7 @@ class Snapshots(SeveralModels):
         return self.copied(t, server) | numbered(0, after) | {"ensemble": begun}
 
     def copied(self, t: int, groups: State) -> State:
-        """Return all groups before round t except member 0's, with copies of these for members taken before."""
+        """Return all groups except member 0's, and copies of member 0's for members that are taken before round t."""
         current, others = member_groups(0, groups), other_groups(0, groups)
         for m, taken in enumerate(self.taken, 1):
             if taken < t and any(current.values()) and not member_groups(m, groups):

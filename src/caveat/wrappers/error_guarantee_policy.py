@@ -1,4 +1,4 @@
-"""A guaranteed bound on errors among answered inputs: local, global or abstain, by one tested limit.
+"""A guaranteed bound on errors among answered inputs: a tested limit decides between local, global and abstaining.
 
 Two rounds follow the base's last one. In the first, silos send histograms of their validation scores, whose quantiles
 rank the scores of all silos of a group on one scale, model by model. In the second, they count on their calibration
@@ -153,7 +153,7 @@ class Guaranteed(Wrapper):
         return by_row if self.subgroups else by_row[0]
 
     def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be histograms of a silo's validation scores."""
+        """Return why `sent` cannot be histograms of validation scores and sizes of subgroups; "" if it can."""
         found = sent.get("decision", {})
         scores = {name: each for name, each in found.items() if name.startswith("scores.")}
         if self.subgroups:
@@ -163,7 +163,7 @@ class Guaranteed(Wrapper):
         return why or no_histograms(scores, card.examples["validation"])
 
     def wrong_count(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be counts of a silo's calibration inputs, which grow with the limit."""
+        """Return why `sent` cannot be counts of a silo's calibration inputs, by limit; "" if it can."""
         n = card.examples["calibration"]
         inputs = sent.get("decision", {}).get("inputs", torch.zeros(0))
         possible = bool(((inputs >= 0) & (inputs <= n) & (inputs == inputs.floor())).all())
@@ -249,7 +249,7 @@ class Guaranteed(Wrapper):
         return torch.stack(parts), torch.tensor(sizes, dtype=torch.float64)
 
     def counts(self, edges: Tensors, answers: Answers, y: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return (2, J): how many inputs, all or only `rows`, each limit answers, and how many of these wrongly."""
+        """Return (2, J): how many inputs (all, or only `rows`) each limit answers, and how many of them wrongly."""
         rank = {whose: self.rank(edges, whose, answer) for whose, answer in answers.items()}
         most = self.tolerance
         wrong = {w: each.label != y if most is None else (each.value - y).abs() > most for w, each in answers.items()}
@@ -328,7 +328,7 @@ class Guaranteed(Wrapper):
         return found
 
     def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        """Add the silo's guarantee to the base's numbers, if silos have different ones."""
+        """Add the silo's guarantee to the base's numbers, if silos have different guarantees."""
         described = self.base.describe(down, state, context, x)
         if not down["decision"]["ready"] or self.guarantee_scope == "federation":
             return described

@@ -38,18 +38,18 @@ class Evaluated(Wrapper):
 
     A payload has the groups of `measured`, and the numbers of `describe` as "method". For the test split it also has
     the groups of each stream of out-of-distribution inputs, such as "ood_local.sums", and `class_sums` as "classes".
-    With two classes, these include "calibration" (2, B): the histograms of the calibration split, from which a
+    With two classes, "classes" includes "calibration" (2, B): the histograms of the calibration split, from which a
     threshold is chosen. The group "own" has the values of custom `metrics` on the test split, and "subgroups" the sums
     by subgroup of its inputs. "skill" has the sums of `metrics.skill` on the validation split, from which a run detects
-    a collapsed model; for predictions with sets also "calibration" (C,), the number of calibration inputs of each
-    class.
+    a collapsed model; for predictions with sets, it also has "calibration" (C,), the number of calibration inputs of
+    each class.
     """
 
     metrics: tuple[OwnMetric, ...] = ()
     subgroups: int = 0
     """Number of subgroups of inputs."""
     additive: bool = False
-    """Whether only sums leave a silo, so without the numbers of `describe`, which are about a silo's own model."""
+    """Whether only sums leave a silo, and not the numbers of `describe`, which describe the silo's own model."""
 
     @property
     def evaluations(self) -> Mapping[str, SiloTask]:
@@ -61,13 +61,13 @@ class Evaluated(Wrapper):
         payload, _ = self._measure(down, state, unmeasured(context).asking(VALIDATION), own)
         for group in payload.values():
             for name in [name for name in group if name.startswith("score.")]:
-                del group[name]  # most of the bytes, and rows of rounds do not use it
+                del group[name]  # it has most of the bytes, and metrics by round do not use it
         return Update(payload, len(context.validation)), state
 
     @evaluation
     def test(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         if not isinstance(context, TestContext):
-            raise TypeError("the test split can only be measured with a TestContext, which only evaluations get")
+            raise TypeError("measuring on the test split needs a TestContext, which only evaluations get")
         y = context.truth(TEST)
         streams = {"": (context.test, y)} | {f"{name}.": (data, data.y) for name, data in context.streams.items()}
         own = unmeasured(context)

@@ -25,7 +25,7 @@ class Whose(IntEnum):
     DOMAIN = 1
     """Covers the silos of a domain that have no guarantee of their own, together."""
     SILO = 2
-    """Its own."""
+    """Covers this silo alone."""
 
 
 NOBODY = -1.0
@@ -45,7 +45,7 @@ def domain_code(name: str) -> Tensor:
 
 
 def row_of(code: Tensor, domains: Tensor) -> int:
-    """Return the row of a domain's code (4,) among codes (G, 4), the first of the federation; 0 if it is missing."""
+    """Return the row of a domain's code (4,) among codes (G, 4), the federation's first; 0 if it is missing."""
     found = (domains.cpu() == code.cpu()).all(-1).nonzero().flatten().tolist()
     return int(found[0]) if found else 0
 
@@ -73,7 +73,7 @@ class Rule:
 
     whose: Whose
     edges: list[Tensors]
-    """What ranks the scores of each model, by row."""
+    """The edges that rank the scores of each model, by row."""
     limits: Tensor
     counts: Tensor
     totals: Tensor

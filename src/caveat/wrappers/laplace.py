@@ -97,7 +97,7 @@ class Laplace(Wrapper):
         return Update({"curvature": sent}, 1), state | {"laplace": kept}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be sums over a silo's training inputs."""
+        """Return why `sent` cannot be sums over a silo's training inputs; "" if it can."""
         for whose in Decision:
             if not (mine := named(whose, sent.get("curvature", {}))):
                 continue

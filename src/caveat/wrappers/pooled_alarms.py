@@ -34,28 +34,28 @@ from .base import no_histograms
 COUNTS = "alarms"
 """The group with the histograms that silos send."""
 COARSE = 256
-"""Bins of these, each of 16 of `histogram`'s: scores tie more often, which raises p-values."""
+"""Number of bins of these histograms, each of 16 bins of `histogram`: more scores tie, which raises p-values."""
 ALONE, POOLED = "alone.", "pooled."
-"""Prefixes of the tensors that a silo keeps of its training inputs, and of those with the scores of all silos."""
+"""Prefixes of the tensors that a silo keeps of its training inputs, and of the tensors with the scores of all silos."""
 UNITS = ".units"
 """Suffix of the median and the unit of a stage's distances, or of a model's uncertainties."""
 FOLDS = 20
-"""Folds of training inputs, each of which is left out of a density."""
+"""Number of folds of training inputs, each of which is left out of a density."""
 
 
 @dataclass(frozen=True)
 class PooledAlarms(Familiar):
-    """The base, with low p-values also at silos with too few calibration inputs for their own low p-values."""
+    """The base, with alarms also at silos that have too few calibration inputs for alarms of their own."""
 
     def few(self, context: SiloContext) -> bool:
         """Return whether a silo has too few calibration inputs for its own alarms."""
         rate = self.false_alarm_rate
         return rate > 0 and len(context.calibration) < typicality.least(rate)
 
-    # After training: a silo's histograms leave it, what it measures in stays.
+    # After training: a silo sends histograms, and keeps the units of its scores.
 
     def describe_own(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Also send histograms of the scores of calibration inputs; zeros from a silo with enough of them."""
+        """Also send histograms of the scores of calibration inputs; a silo with enough inputs sends zeros."""
         update, state = super().describe_own(down, state, context)
         none = torch.zeros(0, dtype=torch.float64)
         scores = {f"{whose.name.lower()}.{p}": none for whose in self.models for p in P_VALUES}
@@ -165,5 +165,5 @@ def coarse(name: str, scores: Tensor) -> Tensor:
 
 
 def coarse_edges(name: str) -> Tensor:
-    """Return (256,) float64: the upper edges of these bins."""
+    """Return (256,) float64: the upper edges of the bins of `coarse`."""
     return edges(name)[BINS // COARSE :: BINS // COARSE]

@@ -3,7 +3,7 @@
 A silo with enough calibration inputs keeps the exact quantile of the surprise of its calibration
 labels, so its sets contain the true class of its own inputs with the guaranteed coverage. All other silos send
 histograms and use the quantile of their sum, which guarantees the coverage for the mixture of these silos only; adding
-the larger silos would change the mixture. Only the number of inputs decides which of the two a silo uses.
+the larger silos would change the mixture. Only the number of inputs decides which quantile a silo uses.
 
 Label shift: class frequencies at a silo can differ from those in the calibration inputs of all silos. A silo without
 its own quantile uses the calibration inputs of all silos, weighted by class to match the silo's class frequencies
@@ -68,7 +68,7 @@ class Conformal(Wrapper):
         return self.base.broadcast(server) | {"sets": server["sets"]}
 
     def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Keep the silo's own quantile of the surprise of calibration labels; with too few, send a histogram."""
+        """Keep the silo's own quantile of the surprise of calibration labels; with too few labels, send a histogram."""
         y, subgroup = context.truth("calibration"), context.subgroups.get("calibration")
         subgroup = None if subgroup is None else brought(subgroup, y.device)
         probs = mean_probs(asked(self.base, down, state, context, "calibration"))
@@ -87,7 +87,7 @@ class Conformal(Wrapper):
         return {"limit": torch.stack([scalar(sets.threshold(each, self.coverage)) for each in parts]), "pools": pool}
 
     def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) the surprises of labels (N,)."""
+        """Return the surprises (N,) of labels (N,)."""
         return sets.surprise(probs, y)
 
     def histogram(self, probs: Tensor, y: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class Conformal(Wrapper):
         return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be histograms of a silo's calibration inputs."""
+        """Return why `sent` cannot be histograms of a silo's calibration inputs; "" if it can."""
         found = sent.get("sets", {})
         if self.subgroups and "surprise" in found:
             found = apart("surprise", found["surprise"])
@@ -137,7 +137,7 @@ class Conformal(Wrapper):
         return replace(decided, sets=sets.prediction_sets(mean_probs(answers), decided.label, limit))
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
-        """Return the largest surprise in a set, one or (N, 1): the silo's quantile, or the quantile of all silos
+        """Return the largest surprise in a set, a scalar or (N, 1): the silo's quantile, or the quantile of all silos
         without their own."""
         by = kept if "limit" in kept else agreed
         if not self.subgroups:
@@ -214,8 +214,8 @@ class LabelShifted(Conformal):
         return settled | {"sets": settled["sets"] | added}
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
-        """Return the silo's own quantile, or the quantile of all silos, weighted by its class frequencies. A silo that
-        missed the round, or has no training labels, uses the unweighted quantile."""
+        """Return the silo's own quantile, or the quantile of all silos, weighted by the silo's class frequencies. A
+        silo that missed the round, or has no training labels, uses the unweighted quantile."""
         seen = kept.get("seen")
         if "limit" in kept or seen is None or not seen.any():
             return super().limit(agreed, kept, subgroup)

@@ -2,7 +2,7 @@
 
 McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with fixed weights and one clip
 norm over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete
-Gaussian Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous.
+Gaussian Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but the noise is continuous.
 
 Epsilon: two runs are neighbors if they differ in one silo, whose updates are zero in all rounds of one run. A clipped
 update changes the sum by at most the clip norm. If two runs differ in one row of a silo that takes part in both, its
@@ -13,10 +13,10 @@ the effect of half the noise. Rounds are composed by Renyi differential privacy 
 Limits: Gaussian noise in floating point has gaps that can distinguish neighbors (Mironov, On Significance of the Least
 Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure aggregation, the
 server sees each silo's update with that silo's noise only, whose multiplier is noise / sqrt(silos); everyone else sees
-sums. With it (`where = "sum"`), the server sees sums, too. Noise is then rounded to float32 and to fixed point before
-it is summed, and accounted as if it were not: the steps of 2^-32 are far smaller than its deviation. Only messages of
-training rounds are covered: not calibration after training, evaluation, or what silos report about their data before
-the first round.
+sums. With secure aggregation (`where = "sum"`), the server sees sums, too. Noise is then rounded to float32 and to
+fixed point before it is summed, and accounted as if it were not: the steps of 2^-32 are far smaller than its deviation.
+Only messages of training rounds are covered: not calibration after training, evaluation, or what silos report about
+their data before the first round.
 """
 
 import hashlib
@@ -75,8 +75,8 @@ class Private(Wrapper):
     """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by
     `clip_norm`."""
     silos: int
-    """Number of silos whose noise together has the deviation of `noise_multiplier`, above 0: those of a round, or one
-    less than those of the smallest secure sum."""
+    """Number of silos, above 0, whose noise adds up to the noise multiplier: the number in a round, or one less than in
+    the smallest secure sum."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_norm < math.inf:
@@ -84,7 +84,7 @@ class Private(Wrapper):
         if not 0 <= self.noise_multiplier < math.inf:
             raise ConfigurationError(f"noise_multiplier = {self.noise_multiplier}: expected a finite number, 0 or more")
         if self.silos < 1:
-            raise ConfigurationError(f"silos = {self.silos}: expected the number of silos in a round")
+            raise ConfigurationError(f"silos = {self.silos}: expected the number of silos in a round, 1 or more")
         check_private(self.base)
 
     @property
@@ -142,7 +142,7 @@ class Private(Wrapper):
         return Update(update.payload, 1), after
 
     def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-        """Aggregate as the base does; a variance that becomes negative by noise keeps its old value."""
+        """Aggregate as the base does; a variance that is not positive because of noise keeps its old value."""
         after = step.aggregate(server, replies, context)
         return {group: positive(server.get(group, {}), tensors) for group, tensors in after.items()}
 
@@ -176,13 +176,13 @@ def check_sent(method: str, down: Payload, sent: Payload) -> None:
             if known is None or (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
                 raise ConfigurationError(
                     f"clipping and noise do not fit {method!r}: a silo sends {group}/{name}, but was sent no tensor of "
-                    "that shape and type, so its change is undefined"
+                    "that shape and type, so the change of this tensor is undefined"
                 )
 
 
 def clip(down: Payload, sent: Payload, bound: float) -> Payload:
     """Return the change of every floating-point tensor, float64, scaled down to a norm of at most `bound` over all of
-    them. Not finite if any change is not."""
+    them. It is not finite if any change is not finite."""
     change = {
         group: {name: t.double() - down[group][name].double() for name, t in tensors.items() if t.is_floating_point()}
         for group, tensors in sent.items()
@@ -247,7 +247,7 @@ def epsilon_against_server(noise: float, rounds: int, silos: int, delta: float) 
 def composed(multipliers: Iterable[float], delta: float) -> float:
     """Return epsilon of the composition of Gaussian mechanisms with these noise multipliers."""
     if not 0 < delta < 1:
-        raise ConfigurationError(f"delta = {delta}: expected a number between 0 and 1")
+        raise ConfigurationError(f"delta = {delta}: expected a number above 0 and below 1")
     counted = Counter(multipliers)
     if any(multiplier <= 0 for multiplier in counted):
         return math.inf
@@ -255,7 +255,7 @@ def composed(multipliers: Iterable[float], delta: float) -> float:
         from dp_accounting import GaussianDpEvent
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
-        raise ConfigurationError('epsilon needs dp-accounting: pip install "caveat[privacy]"') from error
+        raise ConfigurationError('epsilon needs the package dp-accounting: pip install "caveat[privacy]"') from error
     accountant = RdpAccountant()
     for multiplier, rounds in counted.items():
         accountant.compose(GaussianDpEvent(multiplier), rounds)
@@ -325,10 +325,10 @@ class Privacy:
     def outcome(self, messages: Iterable[SentMessage], silos: int, covers: tuple[str, ...]) -> dict[str, Any]:
         """Return the entry of a run's summary: epsilon by silo, from the messages in the ledger.
 
-        "epsilon" is against parties that see only sums, the maximum over silos. "epsilon_server" is against a server
+        "epsilon" is the maximum over silos against parties that see only sums. "epsilon_server" is against a server
         that sees each update, including late ones, for a silo that took part in every training round; with noise in
-        sums, against a server that sees only sums and colludes with at most one of the silos. null is infinite: some
-        round had no noise. Both are silo-level; "row" has the record-level ones, because changing one row of a silo can
+        sums, against a server that sees only sums and colludes with at most one of the silos. null means infinity: some
+        round had no noise. Both are silo-level; "row" has both at record level, because changing one row of a silo can
         move a clipped update by twice the clip norm. All other messages are not covered.
         """
         trained, other = list[SentMessage](), set[str]()

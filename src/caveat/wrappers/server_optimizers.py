@@ -36,7 +36,7 @@ class ServerOptimizer:
     beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
     """adam and yogi: the decay rate of the mean of squared changes (0.99 by default)."""
     tau: Annotated[float, Field(gt=0, le=LARGE)] | None = None
-    """adagrad, adam and yogi: added to the root of squared changes, which start at its square (0.001 by default)."""
+    """adagrad, adam and yogi: constant added to the root of squared changes, which start at its square (0.001)."""
 
     def __post_init__(self) -> None:
         for key in ("lr", "beta1", "beta2", "tau"):
@@ -47,7 +47,7 @@ class ServerOptimizer:
                 )
 
     def around(self, method: Method) -> Method:
-        """Return the method with this optimizer at its server; the method itself without an optimizer or a federation.
+        """Return the method with this optimizer at its server, or unchanged without an optimizer or a federation.
         Raises ConfigurationError for a method whose server needs more than means."""
         if self.optimizer == "none" or not method.federated:
             return method

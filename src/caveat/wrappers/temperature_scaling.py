@@ -73,7 +73,7 @@ class TemperatureScaled(Wrapper):
         return {"likelihood": sent}, {"likelihood": found}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be likelihoods of a silo's validation inputs."""
+        """Return why `sent` cannot be likelihoods of a silo's validation inputs; "" if it can."""
         n, classes = card.examples["validation"], len(card.class_counts)
         found = (
             temperature.impossible(each, n, classes, self.censored) for each in sent.get("likelihood", {}).values()
@@ -98,7 +98,7 @@ class TemperatureScaled(Wrapper):
         return None
 
     def power(self, whose: Decision, down: Payload, state: State) -> float:
-        """Return the silo's own inverse temperature; the global one for a silo that has measured nothing."""
+        """Return the silo's own inverse temperature, or the global one if the silo has measured nothing."""
         model = whose.name.lower()
         common, spread = down["temperature"][model].tolist()
         own = state.get("likelihood", {}).get(model)
@@ -116,7 +116,7 @@ class TemperatureScaled(Wrapper):
 
 @dataclass(frozen=True)
 class ClassBiased(TemperatureScaled):
-    """The base with a temperature, and with a bias per class for each silo, for each model."""
+    """The base, where each silo has a temperature and a bias per class for each model."""
 
     def init_server(self, context: SiloContext) -> State:
         return super().init_server(context) | {"class_bias": {model: scalar(0.0) for model in self.scaled}}
@@ -136,7 +136,7 @@ class ClassBiased(TemperatureScaled):
         return sent, kept
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be sums over a silo's validation inputs."""
+        """Return why `sent` cannot be sums over a silo's validation inputs; "" if it can."""
         n = card.examples["validation"]
         found = (class_bias.impossible(each, n) for each in sent.get("bias_sums", {}).values())
         return super().wrong(sent, card) or next((why for why in found if why), "")
@@ -148,7 +148,7 @@ class ClassBiased(TemperatureScaled):
         return super().settle(server, replies, context) | {"class_bias": server["class_bias"] | widths}
 
     def bias(self, whose: Decision, power: float, down: Payload, state: State) -> Tensor | None:
-        """Return the silo's bias at its power; none for a silo that has measured nothing."""
+        """Return the silo's bias at its power; None for a silo that has measured nothing."""
         model, kept = whose.name.lower(), state.get("class_bias", {})
         if f"{model}.labels" not in kept:
             return None

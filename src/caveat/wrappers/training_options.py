@@ -17,8 +17,8 @@ MOMENTS = "moments"
 
 
 def trained(method: Method, target: Quantity | None = None) -> Method:
-    """Return the method with the wrappers that its `training` needs, and with the loss of a quantity if the target is
-    one; the method itself if it needs none."""
+    """Return the method with the wrappers that its `training` needs, if any, and with the loss of a quantity if the
+    target is a quantity."""
     training = getattr(method, "training", None)
     if not isinstance(training, Training):
         return method
@@ -49,9 +49,9 @@ class Balanced(Wrapper):
 class Carried(Wrapper):
     """The base, whose optimizers start a training round with their state from the previous one.
 
-    If `shared`, that is the mean over the silos of a round, weighted like the model and sent with it. Before the first
-    round it is 0, an optimizer's initial state. The state of parameters that are not sent stays at the silo, and
-    without sharing all state does.
+    If `shared`, the state is the mean over the silos of a round, weighted like the model and sent with it. Before the
+    first round it is 0, an optimizer's initial state. The state of parameters that are not sent stays at the silo;
+    without sharing, all state stays there.
     """
 
     training: Training
@@ -73,7 +73,7 @@ class Carried(Wrapper):
             if not own.trains:
                 yield step
             elif self.shared:
-                # Under the base's name and with its random numbers, but run here.
+                # Keeps the base's name and random numbers, but runs here.
                 yield replace(
                     own, broadcast=partial(self.send, own), task=partial(self.task, own),
                     aggregate=partial(self.settle, own),

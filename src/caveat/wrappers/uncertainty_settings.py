@@ -64,13 +64,13 @@ class Uncertainty:
     temperature is close to the global one if silos are similar. With privacy.clip_norm, silos send nothing for it."""
     class_bias: bool | None = None
     """temperature_scaling: also give each silo a bias per class, fitted to its validation split and shrunk towards 0
-    the less silos differ (false by default). It changes labels, in favor of the silo's own class frequencies."""
+    the less silos differ (false by default). It changes predicted labels, in favor of the silo's class frequencies."""
     familiarity: bool = True
     """Give every input p-values for its familiarity and for the certainty of its answer; silos send sums over features
     of training inputs once."""
     false_alarm_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.05
-    """familiarity: maximum expected fraction of inputs like its own that a silo calls unfamiliar or unsure; switch and
-    guaranteed abstain from these. 0 raises no alarms."""
+    """familiarity: maximum expected fraction of inputs like its own for which a silo raises an alarm (unfamiliar, novel
+    or unsure); switch and guaranteed abstain from inputs with an alarm. 0 raises no alarms."""
     policy: Literal["always", "best", "blend", "surer", "switch", "guaranteed"] | None = None
     """always: answer every input, with the local model if there is one; best: with the model that is better on the
     silo's validation split; blend: with a weighted mean of both; surer: with the less uncertain one; switch: local,
@@ -80,7 +80,7 @@ class Uncertainty:
     """The score that the alarm unsure and the policies switch, guaranteed and surer compare: total (default for most
     methods), aleatoric, epistemic or one that the method adds."""
     handover_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """switch: fraction of a silo's own inputs passed on to the global model (0.1 by default)."""
+    """switch: fraction of a silo's own inputs that are passed on to the global model (0.1 by default)."""
     abstain_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
     """switch: fraction of calibration data for which the model asked last abstains (0.05 by default)."""
     max_aleatoric: Annotated[float, Field(gt=0)] | None = None
@@ -90,10 +90,10 @@ class Uncertainty:
     confidence_level: Annotated[float, Field(gt=0, le=0.999999)] | None = None
     """guaranteed: confidence level, the probability that the bound on `risk` holds (0.9 by default)."""
     guarantee_scope: GuaranteeScope | None = None
-    """guaranteed: whose inputs the guarantee covers, federation, domain or silo (federation by default). A silo or
+    """guaranteed: whose inputs the guarantee covers: federation, domain or silo (federation by default). A silo or
     domain with too few calibration inputs has the guarantee of the next larger group, and the run reports that."""
     familywise: bool | None = None
-    """guaranteed: all guarantees of silos or domains hold simultaneously at that confidence level, rather than
+    """guaranteed: whether all guarantees of silos or domains hold simultaneously at that confidence level, rather than
     individually (false by default)."""
     tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """guaranteed, for a quantity: a prediction is wrong if its median is off by more than this."""
@@ -116,8 +116,8 @@ class Uncertainty:
     def __post_init__(self) -> None:
         if self.ensemble_size is not None and self.source not in ("ensemble", "snapshots"):
             raise ConfigurationError(
-                f"uncertainty.ensemble_size = {self.ensemble_size} has no effect unless uncertainty.source = "
-                f"'ensemble' or 'snapshots'",
+                f"uncertainty.ensemble_size = {self.ensemble_size} has no effect unless uncertainty.source is "
+                "'ensemble' or 'snapshots'",
                 "uncertainty.ensemble_size",
             )
         for key in ("label_shift", "sets_per_class"):
@@ -141,7 +141,7 @@ class Uncertainty:
             value = getattr(self, key)
             if value is not None and self.policy is not None and self.policy not in owners:
                 raise ConfigurationError(
-                    f"uncertainty.{key} = {value!r} is not used by policy {self.policy!r}; it belongs to "
+                    f"uncertainty.{key} = {value!r} is not used by policy {self.policy!r}, only by policy "
                     + " and ".join(map(repr, owners)),
                     f"uncertainty.{key}",
                 )
@@ -169,7 +169,7 @@ class Uncertainty:
         return fitting if known else replace(fitting, score=None)
 
     def sourced(self, method: Method, seed: int = 0, everyone: bool = True) -> Method:
-        """Return the method with its uncertainty estimator. Raises ConfigurationError for one that does not fit."""
+        """Return the method with its uncertainty estimator. Raises ConfigurationError if it does not fit."""
         if self.source == "laplace":
             return Laplace(method, self.mc_samples, everyone)
         members = MEMBERS if self.ensemble_size is None else self.ensemble_size
@@ -179,7 +179,7 @@ class Uncertainty:
             return Snapshots(method, members)
         if self.source == "dropout" and not method.softmax:
             raise ConfigurationError(
-                f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models have no dropout to sample; "
+                f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose predictions do not use dropout; "
                 "remove the key to use the method's own estimator",
                 "uncertainty.source",
             )
@@ -193,14 +193,14 @@ class Uncertainty:
         for key in ("interval", "tolerance") if target is None else ():
             if (value := getattr(self, key)) is not None:
                 raise ConfigurationError(
-                    f"uncertainty.{key} = {value:g} is for quantities (data.predict), but the target has classes",
+                    f"uncertainty.{key} = {value:g} applies to quantities (data.predict), but the target has classes",
                     f"uncertainty.{key}",
                 )
         if isinstance(target, Times) and (policy == "guaranteed" or self.tolerance is not None):
             key = "policy = 'guaranteed'" if policy == "guaranteed" else f"tolerance = {self.tolerance:g}"
             raise ConfigurationError(
-                f"uncertainty.{key} is about errors of medians, which are unknown for censored times; predictions of "
-                "times have lower bounds (uncertainty.interval)",
+                f"uncertainty.{key} needs errors of medians, which are unknown for censored times; predictions of "
+                "times have lower bounds instead (uncertainty.interval)",
                 f"uncertainty.{key.partition(' ')[0]}",
             )
         if target is not None and policy == "guaranteed" and self.tolerance is None:
@@ -228,15 +228,15 @@ class Uncertainty:
         for key, value in given.items():
             if policy not in OWNERS[key]:
                 raise ConfigurationError(
-                    f"uncertainty.{key} = {value!r} has no effect: the policy of {method.name!r} is {policy!r}, unless "
-                    f"uncertainty.policy names another",
+                    f"uncertainty.{key} = {value!r} is not used by policy {policy!r}, the default of {method.name!r}; "
+                    f"remove the key, or set uncertainty.policy = {' or '.join(map(repr, OWNERS[key]))}",
                     f"uncertainty.{key}",
                 )
         subgroups = subgroups if self.by_subgroup else ()
         if self.familywise and (self.guarantee_scope or "federation") == "federation" and not subgroups:
             raise ConfigurationError(
-                "uncertainty.familywise = true has no effect with a single guarantee; it belongs to "
-                "uncertainty.guarantee_scope = 'silo' and 'domain', and to data.subgroups",
+                "uncertainty.familywise = true has no effect with a single guarantee; several need "
+                "uncertainty.guarantee_scope = 'silo' or 'domain', or data.subgroups",
                 "uncertainty.familywise",
             )
         for key in ("label_shift", "sets_per_class"):
@@ -276,11 +276,12 @@ class Uncertainty:
                 "uncertainty.score",
             )
         score = self.score or method.scores[-1]
-        compared = [each for each in inner.scores if each != novelty.SCORE]  # which a silo without rows has not
+        compared = [each for each in inner.scores if each != novelty.SCORE]  # a silo without rows lacks this score
         if score not in compared:
             known = ", ".join(compared)
             raise ConfigurationError(
-                f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
+                f"uncertainty.score = {score!r} is not a score of {method.name!r}, expected one of {known}",
+                "uncertainty.score",
             )
         if policy == "guaranteed":
             given["subgroups"] = subgroups
@@ -299,7 +300,7 @@ class Uncertainty:
         if policy in CHOOSING and len(method.models) < 2:
             raise ConfigurationError(
                 f"uncertainty.policy = {policy!r} chooses between a local and a global model, but {method.name!r} has "
-                "one model",
+                "only one model",
                 "uncertainty.policy",
             )
         if policy == "best":

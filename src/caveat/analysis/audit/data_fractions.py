@@ -93,11 +93,13 @@ class Sweep:
                 )
         for name, values in (("fractions", self.shares), ("seeds", self.seeds)):
             if len(set(values)) < len(values):
-                raise ConfigurationError(f"{name}: {', '.join(f'{value:g}' for value in values)} are not all different")
+                raise ConfigurationError(
+                    f"{name}: {', '.join(f'{value:g}' for value in values)}; expected different numbers"
+                )
         if 1 not in self.shares:
             raise ConfigurationError("fractions: 1 is missing; almost all findings need runs with all data")
         if not self.seeds:
-            raise ConfigurationError("seeds: expected one or more whole numbers from 0")
+            raise ConfigurationError("seeds: expected one or more non-negative integers")
         for share in self.shares:
             for seed in self.seeds:
                 reduced(self.whole.silos, share, seed)

@@ -94,7 +94,7 @@ def check_alike(kinds: Iterable[str]) -> str:
     """Return what all runs predict. Raises ConfigurationError for runs that predict different kinds."""
     first, *others = sorted(set(kinds))
     if others:
-        text = f"some runs predict {first!r} and others {others[0]!r}, which have no common metrics"
+        text = f"some runs predict {first!r} and others {others[0]!r}, two kinds without common metrics"
         raise ConfigurationError(f"data.predict: {text}; compare them separately", "data.predict")
     return first
 
@@ -108,9 +108,9 @@ class Grid(GridFile):
         for kind, names in (("row", [method.name for method in self.rows]), ("column", [c.name for c in self.columns])):
             slugs = [slug(name) for name in names]
             if doubled := [name for name, short in zip(names, slugs, strict=True) if slugs.count(short) > 1]:
-                raise ConfigurationError(f"more than one {kind} is called {doubled[0]!r}; names must differ")
+                raise ConfigurationError(f"more than one {kind} would have the folder {slug(doubled[0])!r}; rename one")
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
-            raise ConfigurationError(f"seeds {', '.join(map(str, self.seeds))}: expected one or more, all different")
+            raise ConfigurationError(f"seeds = {list(self.seeds)}: expected one or more seeds, all different")
         if self.match_rounds and self.match_rounds not in [method.name for method in self.rows]:
             rows = ", ".join(method.name for method in self.rows)
             raise ConfigurationError(f"match_rounds = {self.match_rounds!r}: no such row; rows: {rows}")
@@ -309,14 +309,14 @@ def asked(
     rows += map(_variant, variants)
     tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None
     if tune_seeds > (most := len(seeds_of(seeds)) if tune else 1):
-        known = f"at most {most}, the number of --seeds" if tune else "--tune, too"
-        raise ConfigurationError(f"--tune-seeds {tune_seeds}: expected {known}")
+        text = f": expected at most {most}, the number of seeds in --seeds" if tune else " has no effect without --tune"
+        raise ConfigurationError(f"--tune-seeds {tune_seeds}{text}")
     swept_values = dict(pairs := [_values("--sweep", sweep) for sweep in sweeps])
     if len(swept_values) < len(pairs):
-        raise ConfigurationError(f"--sweep: the keys {', '.join(key for key, _ in pairs)} are not all different")
+        raise ConfigurationError(f"--sweep: a key is listed twice among {', '.join(key for key, _ in pairs)}")
     for key in (*map(key_of, sets), *swept_values):
         if key in ("seed", "baselines"):
-            raise ConfigurationError(f"{key} cannot be set or swept in a comparison; use --seeds and --methods")
+            raise ConfigurationError(f"{key} cannot be set or swept in a comparison; use --seeds or --methods")
     check_size(rows, seeds_of(seeds), swept_values, tuning)
     columns = swept([Setting("", source, tuple(sets))], swept_values)
     for run in [PlannedRun(row, column, 0) for column in columns for row in rows]:
@@ -344,7 +344,7 @@ def check_size(
         raise ConfigurationError(
             f"{len(rows)} rows, {columns} columns and {len(seeds)} seeds"
             + (f", with {len(tuning.values)} values to tune on {tuning.seeds} seeds" if tuning else "")
-            + f", are {runs:,} runs, expected at most {MOST_RUNS:,}"
+            + f", give {runs:,} runs, expected at most {MOST_RUNS:,}"
         )
 
 
@@ -371,7 +371,9 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
     except tomllib.TOMLDecodeError:
         values = [part.strip() for part in listed.split(",")]
     except (ValueError, RecursionError):
-        raise ConfigurationError(f"{option} {cut(text, 100)}: number too long, or list nested too deeply") from None
+        raise ConfigurationError(
+            f"{option} {cut(text, 100)}: a number is too long, or a list nested too deeply"
+        ) from None
     if not equals or not key.strip() or not values or "" in values:
         raise ConfigurationError(
             f"{option} {cut(text, 100)}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01"

@@ -136,9 +136,9 @@ def differences(contrast: Contrast, a: FinishedRun, b: FinishedRun) -> SeedDiffe
     inputs differ, or a model or the metric is missing."""
     ours, theirs = (run.inputs or {} for run in (a, b))
     if ours.keys() != theirs.keys():
-        raise DataError(f"{inputs_file(a.folder)} and {inputs_file(b.folder)} have different silos")
+        raise DataError(f"{inputs_file(a.folder)} and {inputs_file(b.folder)} contain different silos")
     if unknown := [silo for silo in contrast.silos if silo not in ours]:
-        raise DataError(f"contrast {contrast.claim!r}: no silo {unknown[0]!r}; there are: {', '.join(sorted(ours))}")
+        raise DataError(f"contrast {contrast.claim!r}: no silo {unknown[0]!r}; silos: {', '.join(sorted(ours))}")
     streams = {"": 1.0} if contrast.known is None else {"": contrast.known, f"{FOREIGN}/": 1 - contrast.known}
     strata, counts = list[Stratum](), list[Floats]()
     for silo in sorted(contrast.silos or ours):

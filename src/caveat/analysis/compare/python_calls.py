@@ -124,8 +124,8 @@ def grid_of_calls(
     for name, method in methods.items():
         if not isinstance(name, str) or not name.strip() or not isinstance(method, Method):
             raise ConfigurationError(
-                f"methods: {short_repr(name)} is {short_repr(method)}, expected a name and a method such as "
-                f"caveat.FedAvg()",
+                f"methods[{short_repr(name)}] = {short_repr(method)}: expected a name and a method such as "
+                "caveat.FedAvg()",
                 "methods",
             )
     rows = tuple(MethodVariant(name, ()) for name in methods)
@@ -136,7 +136,9 @@ def grid_of_calls(
     )  # fmt: skip
     short = [slug(name) for name in methods]
     if doubled := [name for name in methods if short.count(slug(name)) > 1]:
-        raise ConfigurationError(f"more than one row is called {doubled[0]!r}; names must differ", "methods")
+        raise ConfigurationError(f"more than one row would have the folder {slug(doubled[0])!r}; rename one", "methods")
     if len(set(grid.seeds)) < len(grid.seeds) or not grid.seeds:
-        raise ConfigurationError(f"seeds = {short_repr(list(seeds))}: expected one or more, all different", "seeds")
+        raise ConfigurationError(
+            f"seeds = {short_repr(list(seeds))}: expected one or more seeds, all different", "seeds"
+        )
     return grid

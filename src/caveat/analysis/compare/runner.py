@@ -265,4 +265,4 @@ def grid_of(folder: Path) -> Grid:
         check_seal(value, str(path))
         return TypeAdapter(Grid).validate_python(value)
     except ValidationError as error:
-        raise DataError(f"{path}: not written by caveat: {error}") from error
+        raise DataError(f"{path} was not written by caveat: {error}") from error
