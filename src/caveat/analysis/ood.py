@@ -129,7 +129,7 @@ class Row:
     """AUROC of out-of-distribution against own test inputs; None for own inputs."""
     worst_silo: float | None
     fpr95: float | None
-    """Share of own inputs that are flagged when 95 % of the out-of-distribution inputs are."""
+    """Share of own inputs that are flagged if 95 % of the out-of-distribution inputs are flagged."""
     unfamiliar: float
     """Share of inputs called unfamiliar."""
     novel: float

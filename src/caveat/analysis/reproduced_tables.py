@@ -101,7 +101,7 @@ class TableMethod(TablePart):
 
 
 class TableClaim(TablePart):
-    """A claim of the paper, and why this table does not test it, unless a contrast does."""
+    """A claim of the paper, and why this table does not test it, unless a contrast tests it."""
 
     text: str
     not_tested: str = ""

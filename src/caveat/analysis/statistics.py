@@ -3,9 +3,9 @@
 Silos of one seed share a partition, initial weights and a model, so their metrics are not independent observations:
 seeds are. Everything here is in closed form and draws no random numbers.
 
-The interval of a method's mean is about retraining with other seeds on these silos and test inputs; silos are fixed. If
-silos differ much more than seeds, an interval contains the mean over all possible silos less often than its level. More
-seeds make this worse, because they narrow the interval for these silos only.
+The interval of a method's mean describes retraining with other seeds on these silos and test inputs; silos are fixed.
+If silos differ much more than seeds, an interval contains the mean over all possible silos less often than its level.
+More seeds make this worse, because they narrow the interval for these silos only.
 
 For a difference between two methods, seeds and test inputs are both random, because seeds share some or all inputs. A
 test over seeds alone holds for these inputs only, and finds differences between methods that are equal on other inputs.
@@ -44,7 +44,7 @@ class Interval:
 
 def interval(values: Values, confidence: float = 0.95, steps: Steps | None = None) -> Interval:
     """Return the mean over seeds of the means over silos, with the interval of a bootstrap that resamples seeds and,
-    within them, silos: Student's t times its standard error, which has a closed form.
+    within them, silos: Student's t times the bootstrap's standard error, which has a closed form.
 
     Let B be the variance of the seeds' means and W_s the variance of the K_s silos of seed s, both with Bessel's
     correction (which the plain bootstrap lacks). The square of the standard error is B / S + sum_s W_s / K_s / S^2, and
@@ -142,8 +142,8 @@ class SeedDifferences:
     """Differences between two methods with one seed."""
 
     inputs: Whole | None
-    """(N,) ids of test inputs: an id is the same input with every seed. None: seeds are independent, for instance
-    values per silo that treat inputs as fixed."""
+    """(N,) ids of test inputs: an id is the same input with every seed. None if seeds are independent, for instance
+    for values per silo that treat inputs as fixed."""
     silos: Whole
     """(N,) the number of the input's stratum: its silo, or a part of the silo's inputs."""
     values: Array
@@ -156,7 +156,7 @@ class SeedDifferences:
     steps: Array | float = 0.0
     """(N,) steps of the methods' values, such as 1 for correctness; 0 if they have none."""
     whole: float | None = None
-    """The difference of the metric itself. None: the weighted mean of `values`."""
+    """The difference of the metric itself; None if it is the weighted mean of `values`."""
 
     @property
     def weights(self) -> Array:
@@ -225,8 +225,8 @@ def estimate(seeds: Sequence[SeedDifferences]) -> Difference:
     If seeds share nothing, this is a paired t test over seeds.
 
     The degrees of freedom are the number of seeds minus one or, if fewer, the degrees of freedom of inputs
-    (Satterthwaite's, for inputs of equal variance). NaN with fewer than two seeds, for differences that are not finite,
-    and if only one silo has a single input.
+    (Satterthwaite's, for inputs of equal variance). The error is NaN with fewer than two seeds, for differences that
+    are not finite, and if only one silo has a single input.
     """
     means = np.array([seed.mean for seed in seeds])
     count, mean = len(seeds), _mean(means) if seeds else math.nan
@@ -275,7 +275,7 @@ def simultaneous(differences: Sequence[Difference], confidence: float = 1 - LEVE
 
     With m differences that can be tested, an interval has level 1 - (1 - confidence) / m, so all hold simultaneously at
     the confidence, and a p-value is m times the p-value of the single test, at most 1. It is below 1 - confidence if
-    the interval excludes 0. NaN for the other differences.
+    the interval excludes 0. All numbers of other differences are NaN.
     """
     ps = [each.p_different() for each in differences]
     tested = max(sum(not math.isnan(p) for p in ps), 1)
@@ -305,9 +305,9 @@ def _verdict(mean: float, p_different: float, p_equal: float) -> Verdict:
 
 
 def reported_intervals(estimates: Sequence[Difference], decided: Sequence[Verdict]) -> list[tuple[float, float]]:
-    """Return the interval to print next to each verdict: at 95 %, or if not decided, corrected for all contrasts and
-    both questions by Bonferroni's method. The latter contains 0, because Holm's method rejects what Bonferroni's does.
-    """
+    """Return the interval to print next to each verdict: at 95 % or, without a decision, corrected for all contrasts
+    and both questions by Bonferroni's method. The latter contains 0, because Holm's method rejects what Bonferroni's
+    does."""
     corrected = 1 - LEVEL / (2 * max(len(estimates), 1))
     return [
         each.interval(corrected if verdict == "not decided" else 1 - LEVEL)

@@ -26,13 +26,13 @@ from .cell_metrics import RATE, RISK, per_input
 from .settings import MAJORITY, POOLED, BoardSettings
 
 DRAWS = 2000
-"""Of the bootstrap."""
+"""Number of draws of the bootstrap."""
 MOST_LOST, EQUAL = 5.0, 2.0
-"""Percent: what a new default may lose on one federation, and the margin within which a row is as good."""
+"""Largest loss of a new default on one federation, and margin within which a row is equally good, both in percent."""
 CONFIDENCE = 0.9
-"""Of guarantees."""
+"""Confidence level of guarantees."""
 IMPROVED = ("nll", "augrc")
-"""Figures that are shown as improvement over the reference, in percent."""
+"""Metrics that are shown as improvements over the reference, in percent."""
 Values = Mapping[str, Sequence[float]]
 """A number per seed, by federation."""
 
@@ -48,7 +48,7 @@ class BoardEstimate(NamedTuple):
 def bootstrap(values: Values, level: float = LEVEL) -> BoardEstimate:
     """Return the mean over federations of means over seeds; the interval resamples federations and, within them, seeds.
 
-    NaN without values. Always the same draws.
+    The estimate is NaN without values. Every call uses the same draws.
     """
     kept = [np.array(each) for each in values.values() if len(each)]
     if not kept:
@@ -63,7 +63,7 @@ def bootstrap(values: Values, level: float = LEVEL) -> BoardEstimate:
 
 
 def sign_flips(means: Sequence[float]) -> float:
-    """Return the two-sided p-value of no difference: the share of all signs with a mean as large, exactly.
+    """Return the exact two-sided p-value of no difference: the share of all signs with a mean of at least this size.
 
     Federations are exchangeable with their negative if two rows are equal (Fisher's randomization test).
     """
@@ -114,12 +114,12 @@ class CellFigures:
 
     @property
     def breaks(self) -> bool:
-        """Whether more errors are answered than a guarantee allows, beyond the chance of these test inputs."""
+        """Whether significantly more answered inputs are wrong than the guarantee allows."""
         return self.wrong > 0 and float(beta.ppf(LEVEL, self.wrong, self.answered - self.wrong + 1)) > RISK
 
 
 def _worse(kind: str) -> Callable[[Iterable[float]], float]:
-    """Return which of several shares of inputs with an alarm is the worse: few of foreign inputs, many of own ones."""
+    """Return the function that selects the worst share of inputs with an alarm: largest for own inputs, else least."""
     return max if kind == "own" else min
 
 
@@ -127,7 +127,7 @@ def improvements(
     ours: Mapping[CellPlace, CellFigures], theirs: Mapping[CellPlace, CellFigures], figure: str
 ) -> dict[str, list[float]]:
     """Return by federation and seed by how much a row's figure is lower than another's, in percent of the latter's mean
-    over seeds. If that is 0, the percentage is -100, or 0 for equal figures."""
+    over seeds. If this mean is 0, the percentage is -100, or 0 for equal figures."""
     others: dict[str, dict[int, float]] = {}
     for place, each in theirs.items():
         others.setdefault(place.federation, {})[place.seed] = getattr(each, figure)
@@ -147,14 +147,15 @@ class BoardRow:
     name: str
     columns: Mapping[str, BoardEstimate]
     """accuracy: points more than training alone; nll, augrc: percent better than the reference; new, far, near, own:
-    percent of inputs with an alarm; time, traffic: multiples of the reference's; error_auroc: of errors, in percent."""
+    percent of inputs with an alarm; time, traffic: multiples of the reference's; error_auroc: the AUROC of errors, in
+    percent."""
     improved: Mapping[str, Values]
-    """Percent better than the reference, by figure, federation and seed."""
+    """Improvement over the reference in percent, by metric, federation and seed."""
     wins: Mapping[str, tuple[int, int, int]]
-    """Federations won, lost and undecided against the reference, by figure."""
+    """Numbers of federations won, lost and undecided against the reference, by metric."""
     flags: tuple[str, ...] = ()
     failed: int = 0
-    """Cells that failed, which count as the worse of the trivial rows."""
+    """Number of failed cells, which have the metrics of the worse trivial row."""
 
     @property
     def time(self) -> float:
@@ -170,10 +171,10 @@ class Decided:
     b: str
     figure: str
     improvement: BoardEstimate
-    """Percent; the interval holds for all contrasts together."""
+    """Improvement in percent; the interval holds for all contrasts together."""
     federations: int
     p: float
-    """Corrected for all contrasts."""
+    """p-value, corrected for all contrasts."""
     verdict: str
 
 
@@ -205,7 +206,7 @@ class Board:
 
     @cached_property
     def names(self) -> list[str]:
-        """Rows, as METHOD/SOURCE."""
+        """The names of the rows, as METHOD/SOURCE."""
         return list(dict.fromkeys(f"{p.method}/{source}" for p, cell in self.cells.items() for source in cell.sources))
 
     def at(self, name: str) -> dict[CellPlace, CellFigures]:

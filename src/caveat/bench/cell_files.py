@@ -19,7 +19,7 @@ from .cell_metrics import figures
 from .federations import BoardFederation
 
 Arrays = dict[str, NDArray[Any]]
-"""By "SILO/y", "SILO/id" and "SOURCE/SILO/KIND/NAME"."""
+"""Arrays by the names "SILO/y", "SILO/id" and "SOURCE/SILO/KIND/NAME"."""
 
 
 class CellPlace(NamedTuple):
@@ -83,7 +83,7 @@ def _rows(silo: Silo) -> bytes:
 
 
 def read_cell(folder: Path, place: CellPlace) -> BoardCell | None:
-    """Read a cell; None if it was not made yet. Raises DataError, naming the file, if it is damaged or a different
+    """Read a cell; None if it was not made yet. Raises DataError, naming the file, if it is damaged or of a different
     cell."""
     record, inputs = cell_files(folder, place)
     if not record.exists():

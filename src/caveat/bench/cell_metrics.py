@@ -22,7 +22,7 @@ RATE = 0.05
 KINDS = {"own": ("own",), "new": ("new",), "near": ("near",), "far": ("far_noise", "far_other")}
 """Kinds of inputs with alarms, and the sets of inputs of each; a kind's share is the mean over its sets."""
 LEAST = float(np.finfo(np.float32).tiny)
-"""Least probability, 1.2e-38: the scores of a cell are float32, in which a smaller one is 0. NLL is at most 87 nats."""
+"""Smallest probability, 1.2e-38: the scores of a cell are float32, where smaller ones are 0. NLL is at most 87 nats."""
 Arrays = Mapping[str, NDArray[Any]]
 
 

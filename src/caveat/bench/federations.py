@@ -3,7 +3,7 @@
 `FEDERATIONS[name].make(folder, seed, tests)` partitions the data again for every seed; the federations in `LITE` need
 no files. Two classes are held out of all silos and are the inputs "new", with the silo's own rotation, source or
 domain; tables have no third class. "near" inputs are of known classes under a shift; "far_noise" has strong noise, and
-"far_other" is of another data set.
+"far_other" is from another data set.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Labels = NDArray[np.int64]
 Rng = np.random.Generator
 SPLIT = Split(train=0.6, validation=0.15, calibration=0.25)
 OTHERS = 60
-"""Inputs of each kind per silo that no silo was trained on."""
+"""Number of inputs of each kind per silo, on which no silo was trained."""
 NOISE = 76.0
 """Standard deviation of noise on pixels of 0 to 255."""
 
@@ -45,7 +45,7 @@ class BoardTraining(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """A silo's known inputs (training first, test last), and the others by kind."""
+    """A silo's known inputs (training first, test last), and its other inputs by kind."""
 
     x: NDArray[Any]
     y: Labels
@@ -65,7 +65,7 @@ class BoardFederation:
 
     @property
     def ids(self) -> dict[str, Labels]:
-        """(N,) a number per test input of a silo, which is the same in all splits that have it."""
+        """Return (N,) numbers of each silo's test inputs; an input has the same number in all splits that have it."""
         return {name: np.array([_id(row) for row in d.x[-d.test :]]) for name, d in self.dealt.items()}
 
     def pooled(self) -> BoardFederation:

@@ -122,7 +122,7 @@ class _Asking:
                     features_of(encoder, x)
 
     def _own_choice(self, trained: Run, source: str, method: Method) -> Run | None:
-        """Return the run with the method's own choice between models, or None if it has one model."""
+        """Return the run with the method's own choice between models, or None if the method has one model."""
         if method.policy == "always":
             return None
         return with_uncertainty(trained, Uncertainty(**self._changed(source)), self.work / f"{source}-own")

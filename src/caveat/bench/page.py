@@ -55,7 +55,7 @@ def written(shown: Shown, value: BoardEstimate, interval: bool = True) -> str:
 
 
 def ordered(board: Board) -> list[BoardRow]:
-    """Return the rows, the best NLL first; rows without any, or that are not finite, last."""
+    """Return the rows, the best NLL first; rows without a finite NLL are last."""
     return sorted(
         board.rows, key=lambda row: -row.columns["nll"].mean if row.columns["nll"].mean > -math.inf else math.inf
     )

@@ -42,7 +42,7 @@ class Bench:
 
     @property
     def places(self) -> list[CellPlace]:
-        """All cells; those that share silos follow each other."""
+        """All cells; cells that share silos follow each other."""
         return [CellPlace(f, m, seed) for seed in self.seeds for f in self.federations for m in self.methods]
 
     def missing(self) -> list[CellPlace]:
@@ -83,9 +83,9 @@ class Bench:
         return [method for method in self.methods if method != MAJORITY]
 
     def _admit(self) -> None:
-        """Check methods that are not caveat's own against the contract that its own are tested with.
+        """Check methods that are not built in against the contract with which built-in methods are tested.
 
-        The manifest is the TOML file next to the method's.
+        The manifest is the TOML file next to the file of the method.
         """
         from ..testing.contract import check_method
         from ..testing.federation import Violation

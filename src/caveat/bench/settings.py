@@ -21,7 +21,7 @@ MAJORITY, POOLED = "majority", "pooled"
 
 
 class Part(BaseModel):
-    """A part of the file; unknown keys are errors."""
+    """A part of the settings file; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +61,7 @@ class BoardContrast(Part):
 
 
 class BoardSettings(Part):
-    """The file."""
+    """The settings file."""
 
     rows: tuple[str, ...]
     lite: tuple[str, ...]

@@ -29,7 +29,7 @@ def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
 
 
 def _binned(probs: Tensor, correct: Tensor) -> list[Tensor]:
-    """Return three (K, 15) sums of (N, K) probabilities, and of whether each belongs to the correct class."""
+    """Return (K, 15) counts and sums of (N, K) probabilities, and how often they belong to the correct class."""
     columns = probs.shape[1]
     bins = (probs * BINS).long().clamp_max(BINS - 1) + BINS * torch.arange(columns, device=probs.device)
     weights, none = (torch.ones_like(probs), probs, correct.double()), probs.new_zeros(columns * BINS)
@@ -40,13 +40,13 @@ def _binned(probs: Tensor, correct: Tensor) -> list[Tensor]:
 
 
 def ece(sums: Tensors) -> float:
-    """Return the expected calibration error over equal-width bins (Guo et al., 2017). Defined if `known` > 0."""
+    """Return the expected calibration error over equal-width bins (Guo et al., 2017). It is defined if `known` > 0."""
     return float((sums["bin_confidence"] - sums["bin_correct"]).abs().sum() / sums["known"])
 
 
 def ece_classwise(sums: Tensors) -> float:
     """Return the classwise calibration error: the ECE of each class's own probability, averaged over all classes. Kull
-    et al., NeurIPS 2019, Eq. 3. Defined if `known` > 0."""
+    et al., NeurIPS 2019, Eq. 3. It is defined if `known` > 0."""
     gaps = (sums["class_bin_confidence"] - sums["class_bin_correct"]).abs().sum(-1)
     return float(gaps.mean() / sums["known"])
 
@@ -54,8 +54,8 @@ def ece_classwise(sums: Tensors) -> float:
 def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
     """Return the ECE that a perfectly calibrated model with the same confidences shows on this number of examples.
 
-    Mean and 95 % quantile over `draws` redrawn sets of labels, with equal confidences within a bin. An ECE below
-    `upper` is not evidence of miscalibration. Empty if no label is a class of the model.
+    `mean` and the 95 % quantile `upper` are over `draws` redrawn sets of labels, with equal confidences within a bin.
+    An ECE below `upper` is not evidence of miscalibration. The result is empty if no label is a class of the model.
     """
     count, confidence = sums["bin_count"].numpy(), sums["bin_confidence"].numpy()
     if not count.any():
@@ -68,11 +68,11 @@ class EceTest(NamedTuple):
     """An ECE compared with the ECE of a perfectly calibrated model with the same confidences."""
 
     excess: float
-    """Difference between the ECE and the mean of the latter, which is due to chance."""
+    """Difference between the ECE and the mean ECE of such a model, which is above 0 by chance."""
     deviation: float
-    """Standard deviation of the latter."""
+    """Standard deviation of the ECE of such a model."""
     p: float
-    """Probability that the latter is as large."""
+    """Probability that the ECE of such a model is at least as large."""
 
 
 def ece_test(
@@ -87,7 +87,7 @@ def ece_test(
 
 
 def _drawn(count: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64], draws: int) -> npt.NDArray[np.float64]:
-    """Return (draws,) errors of calibrated models, with these numbers of inputs and sums of confidences per bin."""
+    """Return (draws,) ECEs of calibrated models, with these numbers of inputs and sums of confidences per bin."""
     share = np.divide(confidence, count, out=np.zeros_like(count), where=count > 0)
     correct = np.random.default_rng(0).binomial(count.astype(int), share.clip(0, 1), (draws, len(count)))
     return np.asarray(np.abs(confidence - correct).sum(1) / count.sum(), dtype=np.float64)

@@ -3,10 +3,10 @@
 Probabilities in the same bin are tied, and metrics of the exact probabilities differ by at most the reported tolerance,
 as in `caveat.metrics.ranking`.
 
-With two classes, metrics are about the positive one. With more, each class is compared with the rest, and a metric is
-the mean over classes with inputs. Undefined metrics, for classes without inputs, are absent. The threshold is chosen on
-the histograms of calibration inputs, `ranks` of `class_sums`, and lies between two of their bins, so its results for
-other inputs also follow from histograms.
+With two classes, metrics are about the positive one. With more classes, each class is compared with the rest, and a
+metric is the mean over classes with inputs. Undefined metrics, for classes without inputs, are absent. The threshold is
+chosen on the histograms of calibration inputs, `ranks` of `class_sums`, and lies between two of their bins, so its
+results for other inputs also follow from histograms.
 """
 
 import math
@@ -25,15 +25,15 @@ from .sums import edges
 def classification(sums: Tensors, positive: int = 1) -> dict[str, float]:
     """Return metrics of predictions, from `class_sums` and, for two classes, the counts `called` at a threshold.
 
-    `auroc`: the probability that an input of a class gets a higher probability for it than an input of another class,
-    ties half; `average_precision`: as in scikit-learn, without interpolation. Each has the maximum effect of binning:
-    `auroc_tolerance`, `average_precision_tolerance`. `balanced_accuracy`: the mean recall over classes; `f1`: the
-    harmonic mean of recall and precision. Both use the most probable class. `sensitivity` and `specificity`: the
+    `auroc`: the probability that an input of a class gets a higher probability for it than an input of another class
+    (ties count half); `average_precision`: as in scikit-learn, without interpolation. The maximum effects of binning
+    are `auroc_tolerance` and `average_precision_tolerance`. `balanced_accuracy`: the mean recall over classes; `f1`:
+    the harmonic mean of recall and precision. Both use the most probable class. `sensitivity` and `specificity`: the
     fraction of a class's inputs that are predicted as this class, and of other inputs that are not; for two classes at
-    the threshold, for more by the most probable class.
+    the threshold, for more classes by the most probable class.
 
     For two classes, metrics that compare them are absent without inputs of both. `positive` is the index of the
-    positive class, and ignored for more than two.
+    positive class; it is ignored for more than two classes.
     """
     found = dict[str, float]()
     confusion = sums["confusion"].numpy()
@@ -88,8 +88,8 @@ def _precision_tolerance(own: Counts, others: Counts, found: float) -> float:
     """Return the maximum difference between the average precision of the exact and of the binned scores, highest first.
 
     In a bin with p inputs of the class and q others, after P and N: at best all p are tied ahead of the q, so each is
-    found at a precision of (P + p) / (P + p + N). At worst they come one by one after the q, the j-th at (P + j) / (P +
-    j + N + q); these add up to p - (N + q) (H(P + p + N + q) - H(P + N + q)), with the harmonic numbers H(a) =
+    found at a precision of (P + p) / (P + p + N). At worst all p come one by one after the q, the j-th at (P + j) / (P
+    + j + N + q); these add up to p - (N + q) (H(P + p + N + q) - H(P + N + q)), with the harmonic numbers H(a) =
     digamma(a + 1) + const.
     """
     filled = own > 0
@@ -106,14 +106,14 @@ ENOUGH = 50
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A threshold, and the number of inputs that it was chosen on."""
+    """A threshold, and the numbers of inputs on which it was chosen."""
 
     cut: int
     """The lowest bin that is predicted positive."""
     threshold: float
     """The probability of the positive class above which an input is predicted positive."""
     positives: int
-    """Number of calibration inputs of either class that it was chosen on."""
+    """Number of positive calibration inputs on which it was chosen; `negatives` is that of negative ones."""
     negatives: int
 
     @property
@@ -127,10 +127,10 @@ def operating_point(negative: Counts, positive: Counts, sensitivity: float | Non
     class first.
 
     Without a `sensitivity`, it maximizes Youden's J, sensitivity plus specificity minus 1; if tied, it is the middle of
-    the longest tied range. With one, it is the highest threshold that a new positive input, exchangeable with the P of
-    calibration, reaches with at least this probability: the bin of the k-th lowest of them, k = floor((P + 1) (1 -
-    sensitivity)), as in split conformal prediction. None if k = 0, because P is too small, and if a class has no
-    inputs.
+    the longest tied range. With one, it is the highest threshold that a new positive input, exchangeable with the P
+    positive calibration inputs, reaches with at least this probability: the bin of the k-th lowest of these, k =
+    floor((P + 1) (1 - sensitivity)), as in split conformal prediction. None if k = 0, because P is too small, or if a
+    class has no inputs.
     """
     if not (positive.any() and negative.any()):
         return None
@@ -152,8 +152,8 @@ def operating_point(negative: Counts, positive: Counts, sensitivity: float | Non
 
 
 def called(point: OperatingPoint, negative: Counts, positive: Counts) -> Tensors:
-    """Return `called` (2, 2): how many inputs of either class (rows, the negative first) are predicted negative and
-    positive. From their (B,) histograms. The counts of silos with different thresholds can be merged."""
+    """Return `called` (2, 2), from (B,) histograms: how many inputs of either class (rows, the negative first) are
+    predicted negative and positive. The counts of silos with different thresholds can be merged."""
     counts = [[each[: point.cut].sum(), each[point.cut :].sum()] for each in (negative, positive)]
     return {"called": torch.tensor(np.array(counts), dtype=torch.float64)}
 

@@ -18,9 +18,9 @@ MEANS = {
     "absolute": "mae", "crps": "crps", "spread": "spread", "reference_absolute": "reference_mae",
     "reference_crps": "reference_crps",
 }  # fmt: skip
-"""Sums whose means are metrics, and the names of these."""
+"""Sums whose means are metrics, and the names of the metrics."""
 ROOTS = {"squared": "rmse", "reference_squared": "reference_rmse"}
-"""Sums whose root mean is a metric."""
+"""Sums whose root mean is a metric, and the names of the metrics."""
 
 
 def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
@@ -29,7 +29,7 @@ def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
     Errors of medians (`absolute`) and of means (`squared`), `crps`, `surprise` (minus the log-density in nats, in units
     of the bars' whole width), `spread`, and the same errors of the reference; `pit` (10,), the histogram of F(y). For
     predictions with intervals: how many contain the target (`covered`), how many are finite (`bounded`), and the sum of
-    the widths of these. For times, see `survival_sums`.
+    the widths of the finite ones. For times, see `survival_sums`.
     """
     if (target := prediction.target) is None:
         raise ValueError("expected a prediction of a quantity, not of classes")

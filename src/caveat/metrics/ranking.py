@@ -20,18 +20,18 @@ POINTS = 100
 
 def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
     """Return how well a score separates wrong answers from correct ones, and the gain of answering only the most
-    certain.
+    certain inputs.
 
-    `auroc_error`: the probability that a wrong answer has a higher score than a correct one, ties half. `fpr95_error`:
-    as `fpr95` of `ood_detection`, with wrong answers to be flagged. Both, and `auroc_error_tolerance`, are absent
-    unless there are both wrong and correct answers. `aurc`: the mean selective risk (share of wrong answers among those
-    given) over the n coverages 1/n ... 1, its expectation if a tie is broken at random. `eaurc`: `aurc` minus its value
-    for a score that ranks all wrong answers last (Geifman et al., ICLR 2019, without their approximation). `augrc`: the
-    area under the generalized risk, the share of inputs that are answered and wrong, over coverage (Traub et al.,
-    NeurIPS 2024, arXiv 2407.01032); for an error rate of e, the best value is e^2 / 2, and chance gives e / 2.
-    `coverage_at_1`, `coverage_at_5`: the largest share of inputs that a threshold can answer at a selective risk of at
-    most 1 % or 5 %; 0 if none can. `risk_at_80`: the selective risk of the strictest threshold that answers 80 % or
-    more. A threshold answers whole bins, without interpolation.
+    `auroc_error`: the probability that a wrong answer has a higher score than a correct one (ties count half).
+    `fpr95_error`: as `fpr95` of `ood_detection`, where wrong answers are to be flagged. Both, and
+    `auroc_error_tolerance`, are absent unless there are both wrong and correct answers. `aurc`: the mean selective risk
+    (share of wrong answers among those given) over the n coverages 1/n ... 1, its expectation if a tie is broken at
+    random. `eaurc`: `aurc` minus its value for a score that ranks all wrong answers last (Geifman et al., ICLR 2019,
+    without their approximation). `augrc`: the area under the generalized risk, the share of inputs that are answered
+    and wrong, over coverage (Traub et al., NeurIPS 2024, arXiv 2407.01032); for an error rate of e, the best value is
+    e^2 / 2, and chance gives e / 2. `coverage_at_1`, `coverage_at_5`: the largest share of inputs that a threshold can
+    answer at a selective risk of at most 1 % or 5 %; 0 if no threshold can. `risk_at_80`: the selective risk of the
+    strictest threshold that answers 80 % or more. A threshold answers whole bins, without interpolation.
 
     Empty without examples. Raises ValueError for a score that was not measured.
     """
@@ -64,10 +64,10 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
 def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> dict[str, float]:
     """Return how well a score separates outside inputs (positive: they should be flagged) from inside inputs.
 
-    `auroc`: the probability that an outside input has a higher score than an inside one, ties half; and
+    `auroc`: the probability that an outside input has a higher score than an inside one (ties count half); and
     `auroc_tolerance`. `fpr95`: the smallest share of inside inputs flagged by a threshold "flag this score and higher"
     that flags 95 % or more of the outside inputs, without interpolation. `aupr_out`: average precision for outside
-    inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside inputs, the most certain first. They depend on
+    inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside inputs, the most certain first. Both depend on
     `share_out`, the share of outside inputs: chance gives `share_out` and 1 - `share_out`.
 
     Empty unless there are inputs of both kinds. Raises ValueError for a score that was not measured.
@@ -109,7 +109,7 @@ def _histograms(sums: Tensors, score: str) -> Counts:
 
 
 def _occupied(sums: Tensors, score: str) -> Counts:
-    """Return (2, B): the same histograms without empty bins, the most certain first."""
+    """Return (2, B): the histograms of `_histograms` without empty bins, the most certain first."""
     counts = _histograms(sums, score)
     return counts[:, counts.any(0)]
 
@@ -121,7 +121,7 @@ def _curve(correct: Counts, wrong: Counts) -> tuple[Counts, Counts]:
 
 
 def auroc(negative: Counts, positive: Counts) -> float:
-    """Return the probability that a positive input scores higher than a negative one, ties half, from (B,) bins."""
+    """Return the probability that a positive input scores above a negative one (ties count half), from (B,) bins."""
     below = negative.cumsum() - negative / 2
     return float(positive @ below / (positive.sum() * negative.sum()))
 

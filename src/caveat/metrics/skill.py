@@ -1,4 +1,4 @@
-"""The skill of a silo's predictions: compared with chance, the most frequent class, and a ridge classifier.
+"""The skill of predictions, compared with chance, always predicting the most frequent class, and a ridge classifier.
 
 A comparison is a triple of sums: the observed number, its expectation without skill, and its variance without skill.
 Triples of several silos add up. Silos are thus strata of one test, so knowing the class frequencies of a silo is not
@@ -19,7 +19,7 @@ from ..uncertainty.statistical_tests import Array, ranks
 ROWS, FEATURES = 500, 4096
 """Maximum numbers of training inputs and of features that the ridge classifier uses."""
 RIDGE = 1.0
-"""Its penalty, in units of the mean eigenvalue of the inputs' Gram matrix."""
+"""Penalty of the ridge classifier, in units of the mean eigenvalue of the inputs' Gram matrix."""
 DECIMALS = 6
 """Decimals to which scores are rounded before they are ranked, because smaller differences come from rounding."""
 Flags = npt.NDArray[np.bool_]
@@ -30,13 +30,13 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
 
     agreement: correct predictions, compared with permuted labels. ranking: pairs of an input of a class and an input of
     another class that the class's probability ranks correctly (ties count half), over all classes (of two classes, for
-    the second). predictable: the same for training inputs, ranked by a ridge classifier fitted to the other half.
+    the second only). predictable: the same for training inputs, ranked by a ridge classifier fitted to the other half.
     errors: pairs of a wrong and a correct prediction in which the wrong one has the higher total uncertainty. majority:
-    of the inputs for which either only the prediction or only the most frequent class of `train` is right, how many the
-    prediction gets right; reference: the same for `ridge_labels`.
+    of the inputs for which only the prediction or only always predicting the most frequent class of `train` is right,
+    how many the prediction gets right; reference: the same, compared with `ridge_labels`.
 
-    Also `inputs` (), the number N; for predictions with vacuity `no_evidence` (), the number of inputs with hardly any
-    evidence; for predictions with sets `in_sets` (C,), how many sets contain each class.
+    The result also has `inputs` (), the number N; for predictions with vacuity `no_evidence` (), the number of inputs
+    with hardly any evidence; for predictions with sets `in_sets` (C,), how many sets contain each class.
     """
     probs, label, y = (each.cpu().numpy() for each in (prediction.probs.double(), prediction.label, data.y))
     right, classes = label == y, probs.shape[1]
@@ -78,8 +78,8 @@ def _agreement(y: npt.NDArray[np.int64], label: npt.NDArray[np.int64]) -> Array:
 
 
 def _ranking(scores: Array, y: npt.NDArray[np.int64]) -> Array:
-    """Return the pairs of an input of a class and another input that scores (N, C) rank correctly, ties half. The
-    Mann-Whitney statistics of all classes, of two that of the second one, with the variance of their sum."""
+    """Return the pairs of an input of a class and another input that scores (N, C) rank correctly (ties count half):
+    the Mann-Whitney statistics of all classes, or of the second of two, with the variance of their sum."""
     if scores.shape[1] == 2:
         return _ranked(scores[:, 1], y == 1)
     present = [k for k in np.unique(y) if (y == k).sum() < len(y)]
@@ -106,7 +106,7 @@ def _pairs(sums: Array, own: npt.NDArray[np.int64]) -> Array:
 
 
 def _paired(right: Flags, other: Flags) -> Array:
-    """Return how many inputs only the first gets right, with mean and variance if both are equally likely to."""
+    """Return how many inputs only the first gets right, with mean and variance if both are equally often alone."""
     differing = (right != other).sum()
     return np.array([(right & ~other).sum(), differing / 2, differing / 4])
 
@@ -114,8 +114,8 @@ def _paired(right: Flags, other: Flags) -> Array:
 def ridge_labels(train: Data, x: Tensor, classes: int) -> npt.NDArray[np.int64] | None:
     """Return the labels (N,) of inputs by ridge regression on the classes of training inputs; None for token ids.
 
-    A cheap classifier on a silo's own data, without settings and randomness. If there are more than 4,096 features, it
-    uses means of consecutive ones.
+    This is a cheap classifier on a silo's own data, without settings and randomness. If there are more than 4,096
+    features, it uses means of consecutive features.
     """
     if not x.is_floating_point() or not len(train):
         return None
@@ -149,7 +149,7 @@ def _known(train: Data) -> tuple[Tensor, Tensor]:
 
 
 def _ridge(known: Tensor, y: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
-    """Return the scores (M, C) of features (M, D), by ridge regression on the classes of others."""
+    """Return a function from features (M, D) to scores (M, C), by ridge regression on the classes of `known`."""
     center = known.mean(0)
     known = known - center
     target = torch.nn.functional.one_hot(y, classes).double()

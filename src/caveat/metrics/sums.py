@@ -31,7 +31,7 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
     `scores` is false, every score of the prediction has `score.NAME`, (2, B): its counts in the bins of
     `uncertainty.histograms.measured_edges`, for correct and for wrong predictions.
 
-    For a quantity, y has its values, and `quantity_sums` replace the labels' sums; scores are not split by errors.
+    For a quantity, y are its values, and `quantity_sums` replace the labels' sums; scores are not split by errors.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
@@ -153,12 +153,12 @@ def merge(parts: Iterable[Tensors]) -> Tensors:
 MOST_CLASSES = 100
 """Models with more classes have no class sums, which grow with the number of classes, or with its square."""
 BINS_OF_TWO, BINS_OF_MORE, BINS_IN_ALL = 2048, 1024, 32_768
-"""Number of bins of the histogram for two classes, of one for several classes, and the maximum of all of the latter
-together."""
+"""Number of bins of the histogram for two classes, the number per class for more classes, and its maximum over all
+classes together."""
 
 
 def bins_of(classes: int) -> int:
-    """Return the number of bins: 2,048 for two classes, 1,024 for up to 32, then fewer, 327 for 100."""
+    """Return the number of bins: 2,048 for two classes, 1,024 for up to 32, fewer for more (327 for 100)."""
     return BINS_OF_TWO if classes == 2 else min(BINS_OF_MORE, BINS_IN_ALL // classes)
 
 
@@ -168,9 +168,9 @@ def edges(classes: int) -> Tensor:
 
     A bin includes its upper edge but not its lower one; the outermost edges are infinite. For two classes, edges are
     symmetric about 0, where bins are 1.2e-5 wide; elsewhere they are 1.2 % of their distance from 0 wide, up to 60. For
-    more classes, a quarter of them is below -ln(C - 1), where almost all inputs belong to other classes, so precision
-    is hardly affected; above, bins are 1.2 % of their distance from there wide (with up to 32 classes), and 1.2e-4 next
-    to it.
+    more classes, a quarter of the bins is below -ln(C - 1), where almost all inputs belong to other classes, so
+    precision is hardly affected; above, bins are 1.2 % of their distance from there wide (with up to 32 classes), and
+    1.2e-4 next to it.
     """
     count = bins_of(classes)
     below, unit, farthest = (count // 2, 1e-3, 60.0) if classes == 2 else (count // 4, 1e-2, 45.0)
@@ -187,8 +187,8 @@ def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
 
     `confusion` (C, C) float64: how often inputs of a class (row) had a class (column) as the most probable one. `ranks`
     (R, 2, B) int32: per class, the histograms of its log-odds for inputs of other classes and for its own; of two
-    classes only the second has them (R = 1), because the first one's are their mirror image. Inputs with label -1 are
-    omitted.
+    classes only those of the second (R = 1), because those of the first are their mirror image. Inputs with label -1
+    are omitted.
     """
     if prediction.target is not None:
         return {}
@@ -223,7 +223,7 @@ LOWER_IS_BETTER = frozenset({
     "mae", "rmse", "crps", "integrated_brier", "interval_width",
 })  # fmt: skip
 UNBOUNDED = frozenset({"nll", "mae", "rmse", "crps", "interval_width"})
-"""Metrics with such a direction that can be above 1 or, like the Brier score of classes, 2."""
+"""Metrics of both sets that have no upper bound."""
 
 
 def figures(sums: Tensors) -> dict[str, float]:
@@ -279,10 +279,10 @@ def contributions(prediction: Prediction, y: Tensor) -> Tensors:
     """Return, by metric, (N,) float64 values of N inputs with labels y (N,), which are all classes of the model.
 
     For metrics that are means over inputs (accuracy, nll, brier, entropy, aleatoric, epistemic, coverage, unfamiliar,
-    novel, unsure, set_coverage, set_size), these are the inputs' values. For ece, auroc_error, aurc and augrc, they are
-    the metric plus the input's influence on it (Hampel, 1974): their mean is the metric, up to the binning of scores,
-    and for many inputs the variance of their mean is the variance of the metric. auroc_error is absent unless there are
-    both wrong and right answers. For a quantity, y are its values, see `quantity_contributions`.
+    novel, unsure, set_coverage, set_size), the values are those of the inputs. For ece, auroc_error, aurc and augrc,
+    they are the metric plus the input's influence on it (Hampel, 1974): their mean is the metric, up to the binning of
+    scores, and for many inputs the variance of their mean is the variance of the metric. auroc_error is absent unless
+    there are both wrong and right answers. For a quantity, y are its values; see `quantity_contributions`.
     """
     if prediction.target is not None:
         return quantity_contributions(prediction, y)
@@ -327,7 +327,7 @@ def _below(values: Tensor, among: Tensor) -> Tensor:
 
 
 def _auroc(score: Tensor, right: Tensor) -> Tensor:
-    """DeLong, DeLong & Clarke-Pearson, 1988; wrong and right answers are weighted so that the mean is the AUROC."""
+    """Return contributions to the AUROC (DeLong, DeLong & Clarke-Pearson, 1988), weighted so that it is their mean."""
     placed = torch.where(right, 1 - _below(score, score[~right]), _below(score, score[right]))
     share, found = right.double().mean(), placed[right].mean()
     return found + (placed - found) / torch.where(right, share, 1 - share)

@@ -36,7 +36,7 @@ def kaplan_meier(times: Tensor, event: Tensor, censoring: bool = False) -> tuple
 
 
 def at(times: Tensor, curve: Tensor, wanted: Tensor) -> Tensor:
-    """Return (M,) the step function with values (K,) from times (K,) on, 1 before, at wanted times (M,)."""
+    """Return the values (M,) at wanted times (M,) of a step function: (K,) values from times (K,) on, and 1 before."""
     place = torch.searchsorted(times, wanted.double().contiguous(), right=True)
     return torch.cat([curve.new_ones(1), curve])[place]
 
@@ -45,7 +45,7 @@ def concordance(times: Tensor, event: Tensor, risk: Tensor, weight: Tensor | Non
     """Return the weights of concordant and of comparable pairs, for Harrell's C-index (Harrell et al., JAMA 1982).
 
     A pair is comparable if one event is known to be earlier, and concordant if its risk (N,) is higher; equal risks
-    count half. With the `weight` (N,) of the earlier event, 1 / G(t)^2 for Uno's (Uno et al., Stat. Med. 2011).
+    count half. For Uno's C-index (Uno et al., Stat. Med. 2011), `weight` (N,) is 1 / G(t)^2 of the earlier event.
     """
     weight = torch.ones_like(times, dtype=torch.float64) if weight is None else weight
     right = total = times.new_zeros((), dtype=torch.float64)
@@ -94,7 +94,8 @@ def survival_sums(prediction: Prediction, y: Tensor, target: Times) -> Tensors:
     log-likelihood in nats); `spread`; `pit` (10,), the histogram of the probabilities F(t) of earlier events, in which
     a censored time counts for all later probabilities (D-calibration, Haider et al., JMLR 2020). Weights are large
     where few inputs are left, so weighted sums end at the time that a tenth of the inputs reach, or at `end`. For
-    predictions with lower bounds: how many are at most the observed time (`covered`), and their sum (`bound`).
+    predictions with lower bounds: how many are at most the observed time (`covered`), and the sum of the bounds
+    (`bound`).
     """
     probs, (times, event) = prediction.probs.double(), observed(y.double())
     censoring = kaplan_meier(times, event, censoring=True)

@@ -1,4 +1,4 @@
-"""A growing codebook: replaces features by their nearest codewords, which are shared or private to a silo.
+"""A growing codebook, which replaces features by their nearest codewords; these are shared or private to a silo.
 
 van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017 (VQ-VAE).
 """
@@ -56,7 +56,7 @@ class Codebook(nn.Module):
         return torch.cat([shared, self.private[: self.count()]])
 
     def count(self) -> int:
-        """Return the number in `used`; synchronizes with a device only if it has changed."""
+        """Return the number in `used`; synchronize with a device only if the number has changed."""
         known, version = self._count, self.used._version
         if known is None or known[0] is not self.used or known[1] != version:
             known = self._count = self.used, version, int(self.used)
@@ -106,7 +106,7 @@ class Discretised(nn.Sequential):
 
 
 def nearest(z: Tensor, words: Tensor) -> Tensor:
-    """Return (M,) indices of the words, of (V, D), that are nearest to (M, D) vectors."""
+    """Return the indices (M,) of the words (V, D) that are nearest to vectors (M, D)."""
     # |z|^2 is the same for every word and omitted. Vectors are centered, because large |z|^2 and |c|^2 would cancel.
     center = words.mean(0)
     z, words = z - center, words - center

@@ -2,8 +2,8 @@
 head.
 
 The contract: a module maps a batch of inputs (N, ...) to logits (N, C). Methods that need no more train it unchanged.
-Others need the attributes `encoder` and `head`, such that the module computes head(encoder(x)), with or without a
-flatten in between. The encoder returns features (N, D), feature maps (N, D, H, W) or tokens (N, T, D), which the head
+Other methods need the attributes `encoder` and `head`, such that the module computes head(encoder(x)), with or without
+a flatten in between. The encoder returns features (N, D), feature maps (N, D, H, W) or tokens (N, T, D), which the head
 takes. In an `nn.Sequential` that ends in a linear layer, the parts need no names: the head is that layer, and the
 encoder everything before it.
 
@@ -11,7 +11,7 @@ A module starts with its current weights; weights that a function draws at rando
 ensemble needs another initialization. A given module is copied and never changed.
 
 A configuration names code as "package.module:name" or "file.py:name". Such a name is only looked up among the code that
-the user of this process named: code named by a folder is never imported.
+the user of this process named: code is never imported because a folder names it.
 """
 
 import inspect
@@ -34,17 +34,17 @@ from .encoders import Head, Model, Tokens
 from .model_checks import check_calls, name_of_dtype, probe_output, sample
 
 Make = Callable[..., nn.Module]
-"""A module, or a function that returns one: without arguments, or of an input's shape and the number of classes."""
+"""A module, or a function that returns one, without arguments or from an input's shape and the number of classes."""
 
 KNOWN: dict[str, Make] = {}
 """The code that the user of this process named, by its name in configurations."""
 
 SHIPPED: dict[str, Make] = {f"{make.__module__}:{make.__name__}": make for make in (lite0, lite0_128)}
-"""Built-in encoders by name, which a folder may name without the user naming them, too."""
+"""Built-in encoders by name. A folder may name them even if the user does not."""
 
 
 def make_known(name: str, code: Make) -> None:
-    """Register the code for a name in configurations: code that a program imports itself."""
+    """Register code that a program imports itself under its name in configurations."""
     KNOWN[name] = code
 
 
@@ -208,7 +208,7 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
 
 
 def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: str) -> Model | None:
-    """Return an encoder and a head as a `Model`, if it computes these logits for inputs."""
+    """Return an encoder and a head as a `Model` if this computes the same logits for the inputs, else None."""
     try:
         model = joined(encoder, head, x, key)
         found = probe_output(model, x, key)

@@ -50,18 +50,18 @@ class GaussianUnits(nn.Module):
 
 
 def divergence(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
-    """Return (N,) KL divergences in nats of one Gaussian from another, by means and standard deviations (N, Z)."""
+    """Return (N,) KL divergences in nats of one Gaussian from another, given means and standard deviations (N, Z)."""
     (mean, deviation), (center, width) = one, other
     apart = (deviation.square() + (mean - center).square()) / (2 * width.square())
     return (width.log() - deviation.log() + apart - 0.5).sum(1)
 
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
-"""Stages for which units and inputs can be swapped as axes."""
+"""Stages for which the axes of units and inputs can be swapped."""
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Return whether any part of the module drops units, or may: code that reads `training` is assumed to."""
+    """Return whether any part of the module drops units, or reads `training`, which code mostly does to drop units."""
     return any(map(_drops, module.modules()))
 
 
@@ -240,8 +240,8 @@ def _generator(seed: int) -> Tensor:
 def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor:
     """Pass (N, H) hidden units through a linear layer, with some units dropped in each pass; return (S, N, C).
 
-    The output of all units is computed once, minus the contributions of dropped ones: the cost of S p layers instead of
-    S.
+    The output of all units is computed once, and the contributions of dropped units are subtracted, which costs as much
+    as S p layers instead of S.
     """
     columns, keep = x.T.contiguous(), 1 / (1 - p)
     weights = linear.weight.flatten().index_select(0, missing.weights)

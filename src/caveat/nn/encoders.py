@@ -152,7 +152,7 @@ class Linear(nn.Sequential):
 
 
 def parts(module: nn.Module, method: str) -> Model:
-    """Return a module with an encoder and a head. Raises ConfigurationError, naming what is missing, for any other."""
+    """Return a module as a `Model`. Raises ConfigurationError unless it consists of an encoder and a head."""
     if isinstance(module, Model):
         return module
     if isinstance(module, Linear):

@@ -57,7 +57,7 @@ class FrozenEncoder:
 
 
 class Whole(nn.Module):
-    """A frozen encoder and the module after it, as one module of inputs (N, ...)."""
+    """A frozen encoder and the module after it, as one module that takes inputs (N, ...)."""
 
     def __init__(self, encoder: FrozenEncoder, behind: nn.Module) -> None:
         super().__init__()

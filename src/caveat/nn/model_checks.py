@@ -1,8 +1,8 @@
 """Probes: fixed inputs whose outputs represent what a model computes.
 
-Code that computes something else returns different outputs. Models whose logits for an input depend on anything except
-the input and the weights are refused: on other inputs of the batch, on earlier calls, or on random numbers other than
-dropout. Token ids that a model cannot look up are refused, too.
+Code that computes something else returns different outputs. Models are refused if their logits for an input also depend
+on other inputs of the batch, on earlier calls, or on random numbers other than dropout. Token ids that a model cannot
+look up are refused, too.
 """
 
 import math
@@ -114,7 +114,7 @@ def _different(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 @torch.no_grad()
 def _waved(model: nn.Module) -> nn.Module:
-    """Return a copy with a cosine added to all parameters, because a layer initialized to zeros hides others."""
+    """Return a copy with a cosine added to all parameters, because a layer initialized to zeros hides other layers."""
     copy = deepcopy(model).eval()
     for parameter in copy.parameters():
         inputs = parameter[0].numel() if parameter.ndim > 1 and len(parameter) else 25
@@ -242,8 +242,8 @@ def _held(model: nn.Module) -> list[object]:
 
 
 def said_of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Said, Said]:
-    """Return a model's outputs for fixed inputs in evaluation, then in training; empty if it fails or draws at random.
-    They are computed by a perturbed copy (`_waved`)."""
+    """Return a model's outputs for fixed inputs in evaluation, then in training; empty if the model fails or draws at
+    random. They are computed by a perturbed copy (`_waved`)."""
     x = sample(shape, dtype)
     more = 4 * x if x.is_floating_point() else (torch.arange(x.numel()) % 2).reshape(x.shape).to(dtype)
     x = torch.cat([x, more])
@@ -251,7 +251,7 @@ def said_of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tup
 
 
 def alike(one: Sequence[Said], other: Sequence[Said]) -> bool:
-    """Return whether these are outputs of the same models, up to differences between machines."""
+    """Return whether both are outputs of the same models, up to differences between machines."""
     return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
 
 

@@ -43,7 +43,7 @@ CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 WIDE = 2048
 """Maximum number of features of a layer for which memory is not checked."""
 KEPT = 4
-"""Numbers in memory per trained parameter: the parameter, its gradient, and two moments of Adam."""
+"""Number of values in memory per trained parameter: the parameter, its gradient, and two moments of Adam."""
 
 
 @frozen_settings
@@ -55,14 +55,14 @@ class ModelSettings:
     features; linear is logistic regression on all inputs; encoder is a custom encoder with a head, own is a custom
     model."""
     factory: str | Make | None = None
-    """own: the code of the model, "package.module:name" or "file.py:name", a function without arguments or of an
-    input's shape and the number of classes; in Python also the function, or a module."""
+    """own: the name of the model's code, "package.module:name" or "file.py:name": a module, or a function without
+    arguments or of an input's shape and the number of classes; in Python also the code itself."""
     encoder: str | Make | None = None
-    """encoder: the code of the encoder, likewise; a function is given only the shape if it has one argument."""
+    """encoder: the name of the encoder's code, as for `factory`; a function with one argument gets only the shape."""
     weights: str | None = None
-    """encoder, own: a file of initial weights, safetensors or a state_dict of torch, here or in $CAVEAT_DATA."""
+    """encoder, own: a file of initial weights (safetensors or torch's state_dict), in this folder or $CAVEAT_DATA."""
     frozen: bool = False
-    """encoder: freeze it. A frozen encoder is never sent, and its features of a silo's data are computed once."""
+    """encoder: whether it is frozen. A frozen encoder is never sent and computes the features of a silo's data once."""
     adapter: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """encoder: units of a trained layer between the encoder and the head; none by default."""
     width: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
@@ -78,12 +78,12 @@ class ModelSettings:
     second: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """Units of a second hidden layer of the head; none by default."""
     norm: bool = False
-    """Use batch normalization for the head's hidden units."""
+    """Whether the head's hidden units are batch normalized."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Probability that the head drops a hidden unit, or a linear model an input; MC dropout samples with it. 0 disables
-    both."""
+    """Probability that the head drops a hidden unit, or a linear model an input; MC dropout uses the same probability.
+    0 disables dropout and MC dropout."""
     dropout_logits: bool = False
-    """Apply dropout to the logits too, as UEFL's released code does."""
+    """Whether dropout is also applied to the logits, as in UEFL's released code."""
 
     def __post_init__(self) -> None:
         usual = {field.name: field.default for field in dataclasses.fields(ModelSettings)}
@@ -287,7 +287,7 @@ def begin_with(module: nn.Module, file: str) -> None:
 
 
 def _read(file: str) -> dict[str, Tensor]:
-    """Read the tensors of a file, safetensors or torch's format, and nothing else in it."""
+    """Read the tensors of a file in the format of safetensors or torch, and nothing else in the file."""
     places = [Path(file).expanduser(), *([Path(data) / file] if (data := os.environ.get("CAVEAT_DATA")) else [])]
     path = next((place for place in places if place.is_file()), None)
     if path is None:

@@ -54,7 +54,7 @@ class RadialFlows(nn.Module):
     def log_prob(self, z: Tensor, wanted: Tensor | None = None) -> Tensor:
         """Return (N, K) log-densities in nats of (N, D) embeddings, computed in float64 and without gradients.
 
-        -inf for flows that are not `wanted`, (K,) bool, of which at least one must be.
+        They are -inf for flows that are not `wanted`, (K,) bool; at least one flow must be wanted.
         """
         if wanted is not None and not wanted.all():
             found, at = z.new_full((len(z), len(wanted)), -math.inf), beside(wanted.nonzero()[:, 0], z)
@@ -157,7 +157,7 @@ def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: 
 
     `squares` (L + 1, K, N) are the squared distances from the centers and from one more point, and are changed in
     place; `between` (K, L + 1, L + 1) are those between the points; alpha and s are (L, K, 1). Returns the (K, N)
-    logarithms of the Jacobians, see `_Layers`. Close to a center, differences of squares lose half of the digits, which
+    logarithms of the Jacobians; see `_Layers`. Close to a center, differences of squares lose half of the digits, which
     leaves the precision of float32.
     """
     log_det = torch.zeros_like(squares[0])

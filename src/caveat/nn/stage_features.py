@@ -30,9 +30,9 @@ from .encoders import Tokens
 NUMBERS = 128
 """Maximum number of features of a stage; more are reduced to this number of fixed random projections."""
 STAGES = 4
-"""Maximum number of recorded stages, evenly spaced over the depth; the encoder's output is always one."""
+"""Maximum number of recorded stages, evenly spaced over the depth; the encoder's output is always one of them."""
 PART = 200
-"""Number of inputs processed at once: their features stay in a processor's cache."""
+"""Number of inputs that are processed at once, so that their features stay in a processor's cache."""
 CELLS = 4
 """Rows and columns of the grid of cells whose means describe where an image is bright."""
 SCALES = 4
@@ -68,7 +68,7 @@ def input_numbers(x: Tensor) -> dict[str, Tensor]:
 
     For images (N, C, H, W): the "layout", means of 4x4 cells; the "texture", how much pixels differ from their
     neighbors at four scales; and the "colour", the distribution of each channel's values, and how much channels differ.
-    For ids (N, T) `token_numbers`, for series (N, T, C) `series_numbers`. For anything else its "values".
+    For ids (N, T), see `token_numbers`, and for series (N, T, C), `series_numbers`. All other inputs have "values".
     """
     if x.is_floating_point() and x.ndim not in (3, 4):
         return {"values": _narrow(x.flatten(1))}
@@ -102,7 +102,7 @@ def _texture(x: Tensor) -> Tensor:
 
 
 def _mean_square(x: Tensor) -> Tensor:
-    """(N, C) of (N, C, ...)."""
+    """Return the mean squares (N, C) of (N, C, ...)."""
     norm: Tensor = torch.linalg.vector_norm(x.flatten(2), dim=2)
     return norm.square() / math.prod(x.shape[2:])
 
@@ -198,8 +198,8 @@ def _within(part: nn.Module) -> list[nn.Module]:
 
 
 def before_last(module: nn.Module) -> list[nn.Module]:
-    """Return the part of a model whose output its last linear layer takes, or the last one before dropout. None if the
-    model's own code runs the layer, or if nothing precedes it."""
+    """Return, in a list, the part of a model whose output its last linear layer takes, or the last part before dropout.
+    The list is empty if the model's own code runs the layer, or if nothing precedes it."""
     parts = list(flat(module))
     last = max((i for i, part in enumerate(parts) if isinstance(part, nn.Linear)), default=0)
     first = next((i for i, part in enumerate(parts) if has_dropout(part)), last)
@@ -249,7 +249,7 @@ def token_numbers(x: Tensor) -> dict[str, Tensor]:
 
     The "length": the share of steps before the run of equal ids at the end, which pads shorter sequences, the numbers
     of distinct ids and of repeated neighbors, and the mean and largest logarithm of an id. The "tokens": square roots
-    of the shares of ids in 64 hash buckets. The "order": the same for pairs of neighbors, in 32 buckets.
+    of the shares of ids in 64 hash buckets. The "order": the same as "tokens" for pairs of neighbors, in 32 buckets.
     """
     x = x.flatten(1)
     steps = x.shape[1]

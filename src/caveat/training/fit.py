@@ -1,6 +1,6 @@
 """Local training: the only loop over batches, and the class weights in its loss.
 
-A plan of a run may watch the batches and train on a few of them; training in a real run always uses all.
+A plan of a run may watch the batches and train on a few of them; training in a real run always uses all batches.
 """
 
 import math
@@ -115,7 +115,7 @@ class Training:
     clip_norm: Annotated[float, Field(gt=0, le=LARGE)] | None = None
     """Gradient clipping: maximum L2 norm of the gradient in a step (no clipping by default)."""
     optimizer_state: Literal["reset", "keep", "average"] = "reset"
-    """Optimizer state (moments, momentum) between rounds: reset: it is discarded; keep: each silo keeps its own;
+    """Optimizer state (moments, momentum) between rounds. reset: it is discarded; keep: each silo keeps its own;
     average: it is averaged and sent with the model, except for private parts, whose state stays at the silo."""
     class_weights: ClassWeights = "none"
     """Class weights in the cross-entropy: none, balanced (all classes of a silo's training data have equal weight), or
@@ -123,8 +123,8 @@ class Training:
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Label smoothing: share of a label that is spread over all classes in the cross-entropy."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of encoders in training: float32, or bfloat16, faster if the processor supports it (AVX-512 BF16,
-    AMX). Weights, heads, losses, averages and predictions are float32 with both."""
+    """Arithmetic of encoders in training: float32, or bfloat16, which is faster if the processor supports it (AVX-512
+    BF16, AMX). Weights, heads, losses, averages and predictions are float32 with both."""
 
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
@@ -147,7 +147,7 @@ class Training:
         raise ConfigurationError(f"training.{key} = {short_repr(getattr(self, key))} {why}", f"training.{key}")
 
     def check_classes(self, classes: int) -> None:
-        """Raise ConfigurationError for a list of class weights of another length."""
+        """Raise ConfigurationError for a list of class weights whose length is not the number of classes."""
         if isinstance(self.class_weights, tuple) and len(self.class_weights) != classes:
             raise ConfigurationError(
                 f"training.class_weights has {len(self.class_weights)} numbers, but there are {classes} classes",
@@ -224,7 +224,7 @@ class Training:
         moments: Moments | None,
         undecayed: frozenset[str],
     ) -> int:
-        """Do the same for many silos at once; the number of steps is a tensor."""
+        """Do what `fit` does, for many silos at once; the number of steps is a tensor."""
         carried = context.moments if moments is None and self.optimizer_state != "reset" else None
         if carried is not None:
             moments = Moments(carried)
@@ -240,10 +240,10 @@ class Training:
     def rate(self, context: SiloContext) -> float:
         """Return the learning rate in the context's round.
 
-        Cosine: lr (1 + cos(pi (t - warmup) / (T - warmup))) / 2 in round t of a schedule whose last training round is T
-        - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); later rounds keep the rate of that round.
-        During warmup, the rate of round t is multiplied by (t + 1) / (warmup + 1) (Goyal et al., arXiv 1706.02677,
-        2017).
+        With cosine, it is lr (1 + cos(pi (t - warmup) / (T - warmup))) / 2 in round t of a schedule whose last training
+        round is T - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); later rounds keep the rate of
+        that round. During warmup, the rate of round t is multiplied by (t + 1) / (warmup + 1) (Goyal et al., arXiv
+        1706.02677, 2017).
         """
         if self.lr_schedule == "cosine":
             t, span = min(context.round, max(context.horizon, 1) - 1), max(context.horizon - self.warmup, 1)
@@ -255,8 +255,8 @@ class Training:
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy of logits (N, K) and labels (N,), as `torch.nn.functional.cross_entropy` does.
 
-        With class weights, the sum is divided by the total weight of the labels; the result is 0 if that is 0. Classes
-        beyond the list of weights have weight 0.
+        With class weights, the sum is divided by the total weight of the labels; the result is 0 if this total is 0.
+        Classes beyond the list of weights have weight 0.
         """
         if not isinstance(self.class_weights, tuple):
             return F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
@@ -320,6 +320,6 @@ class BarTraining(Training):
     """The quantity."""
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of logits (N, C) for labels (N,) of the target, without negative ones."""
+        """Return the mean loss of logits (N, C) for labels (N,) of the target, omitting negative ones."""
         each, known = self.target.loss(logits.log_softmax(-1), y.clamp_min(0)), y >= 0
         return (each * known).sum() / known.sum()

@@ -19,13 +19,13 @@ from ..core.aggregation import GIVEN
 
 Kind = TypeVar("Kind", bound=nn.Module)
 _SWAPS = ContextVar["Swaps | None"]("swaps", default=None)
-"""Replaces a module's own tensors, within vectorized tasks."""
+"""The object that replaces modules' own tensors within vectorized tasks; None elsewhere."""
 LEARNS = "learns"
 """Attribute of a tensor that replaces a parameter: whether the parameter requires a gradient."""
 
 
 def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
-    """Return the module. Raises TypeError if it is not of a kind."""
+    """Return the module. Raises TypeError if it is not of this kind."""
     if not isinstance(module, kind):
         raise TypeError(f"the module is a {type(module).__name__}, expected a {kind.__name__}")
     return module
@@ -33,7 +33,7 @@ def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
 
 def frozen(module: nn.Module) -> frozenset[str]:
     """Return names of tensors that are never trained, sent or kept. These are parameters that require no gradient, and
-    all tensors of parts in which no parameter requires one, including statistics of normalization."""
+    all tensors of parts in which no parameter requires a gradient, including statistics of normalization."""
     named = list(module.named_parameters(remove_duplicate=False))
     names = {name for name, p in named if not _requires(p)}
     if not names:
@@ -289,7 +289,7 @@ def _in_bfloat16(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
 def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stays") -> str:
     """Return the path of a module's head ("head") or of its last linear layer ("last").
 
-    Raises ConfigurationError if the module has none; the error names what a custom module lacks.
+    Raises ConfigurationError if the module has no such part; the error names what a custom module lacks.
     """
     if part == "head":
         if not isinstance(getattr(module, "head", None), nn.Module):
@@ -326,7 +326,8 @@ def names_at_silo(module: nn.Module, part: str, method: str) -> frozenset[str]:
 def names_below(module: nn.Module, path: str) -> frozenset[str]:
     """Return the names of the tensors of a part of a module.
 
-    Raises ConfigurationError if one of them is tied to a tensor outside the part: it cannot both stay and be sent.
+    Raises ConfigurationError if one of them is tied to a tensor outside the part, because a tensor cannot both stay and
+    be sent.
     """
     inside = frozenset(f"{path}.{name}" for name in module.get_submodule(path).state_dict())
     every = dict(module.named_parameters(remove_duplicate=False))

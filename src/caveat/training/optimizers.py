@@ -20,7 +20,7 @@ class Optimizer(ABC):
     """Update parameters by their gradients; parameters without a gradient do not change."""
 
     parts: tuple[str, ...]
-    """Names of its state per parameter, as in torch."""
+    """Names of the tensors in the state of a parameter, as in torch."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
         self.parameters, self.lr, self.weight_decay = parameters, lr, weight_decay
@@ -84,7 +84,7 @@ class SGD(Optimizer):
 
 class Adam(Optimizer):
     """Adam (Kingma & Ba, ICLR 2015) with its usual constants. The state consists of `exp_avg` and `exp_avg_sq`, the
-    running means of gradients and of their squares, and `step`, their number."""
+    running means of gradients and of their squares, and `step`, the number of steps."""
 
     parts = ("exp_avg", "exp_avg_sq", "step")
     function: Callable[..., None] = staticmethod(adam)
@@ -116,7 +116,7 @@ class Moments:
         """By names such as "exp_avg.PARAMETER"; missing parameters start with no state."""
 
     def give(self, optimizer: Optimizer) -> None:
-        """Set an optimizer's state to copies of these."""
+        """Set an optimizer's state to copies of these tensors."""
         for name, parameter in optimizer.parameters.items():
             if f"{optimizer.parts[-1]}.{name}" in self.tensors:
                 optimizer.state[name] = {
@@ -125,7 +125,7 @@ class Moments:
                 }
 
     def take(self, optimizer: Optimizer) -> None:
-        """Replace these by copies of an optimizer's state."""
+        """Replace these tensors by copies of an optimizer's state."""
         self.tensors = self.tensors | {
             f"{part}.{name}": optimizer.state[name][part].clone(memory_format=torch.contiguous_format)
             for name in optimizer.parameters

@@ -162,7 +162,7 @@ class VectorizedFit:
                     whole[name].index_copy_(0, index, tensor)
 
     def _masks(self, silos: Tree, index: Tensor | None) -> list[Mask]:
-        """Return the dropout masks of a silo in such a step, found once, on copies of everything that it may change."""
+        """Return the dropout masks of a silo in this step, which are found once, without changing any buffers."""
         place = self.number, silos["x"].shape[1:], silos["x"].dtype
         if place not in self.masks:
             found = list[list[Mask]]()
@@ -232,7 +232,7 @@ def _groups(turns: Sequence[Iterator[Tensor]], padded: bool) -> Iterator[tuple[l
 
 
 def _clip(gradients: dict[str, Tensor | None], most: float) -> None:
-    """Scale each silo's gradient down to an L2 norm, as `torch.nn.utils.clip_grad_norm_` does."""
+    """Scale each silo's gradient down to an L2 norm of at most `most`, as `torch.nn.utils.clip_grad_norm_` does."""
     there = [gradient for gradient in gradients.values() if gradient is not None]
     norms = torch.stack([torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in there])
     factor = (most / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1)
@@ -268,7 +268,7 @@ class Mask(NamedTuple):
 
 
 class Masking(TorchFunctionMode):
-    """Replaces the masks of `F.dropout` by given ones, in the order of the calls; lists the calls if none are given."""
+    """Replaces the masks of `F.dropout` by given ones, in the order of the calls; without masks, lists the calls."""
 
     def __init__(self, masks: Sequence[Tensor] | None, known: Sequence[Mask] = ()) -> None:
         """`known` are the calls for which the masks were drawn."""

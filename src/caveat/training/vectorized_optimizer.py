@@ -106,7 +106,7 @@ class VectorizedOptimizer:
             self.steps[silo] = after[before]
 
     def remembered(self) -> Tensors:
-        """Return its state, (K, ...), by names such as "exp_avg.PARAMETER"."""
+        """Return the optimizer's state, (K, ...), by names such as "exp_avg.PARAMETER"."""
         found = {name: tensor for name, tensor in self.memory.items() if name.partition(".")[2] in self.seen}
         if self.counts:
             for at, name in enumerate(self.names):

@@ -24,7 +24,7 @@ Tree = dict[str, Any]
 
 
 class NotVectorizable(Exception):
-    """A task needs something that vectorized silos cannot provide, named by the text."""
+    """A task needs something that vectorized silos cannot provide; the text names it."""
 
 
 class Hidden:
@@ -130,7 +130,7 @@ class Trained(NamedTuple):
     tensors: Tensors
     """Trained parameters and buffers of the call's module."""
     steps: Tensor
-    """(K,) int64."""
+    """Numbers of steps (K,), int64."""
     remembered: Tensors
     """The optimizer's final state."""
 
@@ -155,8 +155,8 @@ class VectorizedTask:
         """The results of the calls of fit so far, in order."""
 
     def replay(self, then: Callable[[FitCall, Tree], Tree], silos: Tree, index: Tensor | None = None) -> Tree | Ended:
-        """Return the result of `then`, for each silo, on the first call of fit not trained yet; without one, the task's
-        result.
+        """Return the result of `then`, for each silo, on the first call of fit that is not trained yet, or the task's
+        result if there is no such call.
 
         `silos` has "state" and "examples" (K,), and what `then` needs; `index` (K,) are the silos' positions in
         `trained`, unless all are included.

@@ -11,7 +11,7 @@ Intervals are conformal (Vovk, Gammerman & Shafer, 2005). The score of a number 
 higher density, so intervals are wide where a distribution is wide. With the density itself as score, all inputs would
 have the same limit, and intervals would be too narrow where the model is unsure.
 
-Times to an event have the same bars over times since 0, and a last one for events after the last observed event. The
+Times to an event have the same bars over times since 0, and a last bar for events after the last observed event. The
 event of a censored time is later, so the share of each bar is the fall of Kaplan and Meier's (1958) survival curve in
 it.
 """
@@ -27,7 +27,7 @@ FEWEST, MOST = 8, 64
 SMOOTHING = 0.75
 """Standard deviation of smoothed targets in ranks, times the root of the number of targets."""
 CELLS, REACH = 4096, 8.0
-"""Cells of a grid, which first reaches so many standard deviations from the mean."""
+"""Number of cells of a grid, and of the standard deviations that the first grid reaches from the mean."""
 GRIDS = 4
 """Maximum number of grids; a later one has narrower cells where an earlier one had many targets."""
 TAIL = 0.02
@@ -79,8 +79,8 @@ def refined(edges: Tensor, counts: Tensor) -> Tensor:
 
 
 def counted(added: Tensor) -> Generator[Tensor, Tensor, Tensor]:
-    """Yield a grid, refined up to three times, given the sum of `moments`; each is answered by the sum of `cells`, of
-    which the last is returned."""
+    """Yield a grid from the sum of `moments`, and up to three refined ones. Receive the sum of `cells` of each grid,
+    and return the last one."""
     edges = grid(added)
     for _ in range(GRIDS):
         found = yield edges
@@ -171,7 +171,7 @@ def cdf(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
 
 
 def quantile(probs: Tensor, edges: Tensor, level: float | Tensor) -> Tensor:
-    """Return (N,) the quantiles at a level, or at levels (N,)."""
+    """Return the quantiles (N,) at a level, or at levels (N,)."""
     below = _below(probs)
     wanted = torch.as_tensor(level, dtype=below.dtype, device=below.device).reshape(-1, 1).expand(len(probs), 1)
     k = (torch.searchsorted(below, wanted.contiguous()) - 1).clamp(0, probs.shape[1] - 1)
@@ -180,8 +180,8 @@ def quantile(probs: Tensor, edges: Tensor, level: float | Tensor) -> Tensor:
 
 
 def crps(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
-    """Return (N,) the continuous ranked probability score of y (N,), in its unit: the integral of (F(z) - 1[y <= z])^2
-    (Gneiting & Raftery, 2007), exactly for these distributions."""
+    """Return the continuous ranked probability scores (N,) of y (N,), in the unit of y: the integral of (F(z) - 1[y <=
+    z])^2 (Gneiting & Raftery, 2007), exactly for these distributions."""
     below, width, k = _below(probs), edges.diff(), place(edges, y)[:, None]
     left, right = below[:, :-1], below[:, 1:]
     rising = width * (left**2 + left * right + right**2) / 3
@@ -212,7 +212,7 @@ def surprise(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
 
 
 def _denser(probs: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (N, C) probabilities of the bars before each one in the order of density, and (N, 1) the first bar."""
+    """Return (N, C) probabilities of the bars before each one in the order of density, and the first bar (N, 1)."""
     order = (probs / edges.diff()).argsort(dim=1, descending=True, stable=True)
     sums = probs.gather(1, order).cumsum(1)
     before = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], 1)
@@ -222,7 +222,7 @@ def _denser(probs: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
 def nonconformity(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
     """Return (N,) nonconformity scores of y (N,): the probability of numbers with a higher density (HPD-split, Izbicki,
     Shimizu & Stern, 2022), from 0 to 1. Within a bar, numbers nearer to the densest bar come first. A number beyond the
-    outer edges has 1 plus its distance in units of the bars' whole width; NaN is infinite."""
+    outer edges has a score of 1 plus its distance in units of the bars' whole width; NaN is infinite."""
     clean = probs.nan_to_num(nan=0.0)
     before, mode = _denser(clean, edges)
     k = place(edges, y)[:, None]

@@ -22,7 +22,7 @@ WIDEST = 2.0
 NARROWEST = 0.02
 """Standard deviation below which there is no bias."""
 FAINTEST = -30.0
-"""Log-probabilities are clipped to at least this."""
+"""Lower bound to which log-probabilities are clipped."""
 STEPS = 50
 """Maximum number of Newton steps; a few are enough."""
 
@@ -34,7 +34,7 @@ def usable(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def message(log_probs: Tensor, y: Tensor) -> Tensor:
-    """Return (2,) float64, what a silo sends, summed over classes: the squared derivatives of the log-likelihood in the
+    """Return what a silo sends, (2,) float64, summed over classes: the squared derivatives of the log-likelihood in the
     numbers minus their variance, and the squared curvatures. Inputs are from `usable`."""
     p = log_probs.softmax(1)
     away = F.one_hot(y, p.shape[1]) - p
@@ -43,7 +43,7 @@ def message(log_probs: Tensor, y: Tensor) -> Tensor:
 
 
 def impossible(sent: Tensor, inputs: int) -> str:
-    """Return why this cannot be a `message` of at most `inputs` inputs; "" if it can. An input's derivatives have a
+    """Return why `sent` cannot be a `message` of at most `inputs` inputs; "" if it can. An input's derivatives have a
     squared norm of at most 2, and its curvatures sum to at most 1, each at most 1 / 4."""
     if sent.shape != (2,) or not sent.isfinite().all():
         return "invalid sums over classes"
@@ -63,7 +63,7 @@ def fitted(log_probs: Tensor, y: Tensor, sd: float) -> Tensor | None:
     """Return the (C,) numbers with the largest posterior density, float64; None without inputs, and for sd below
     `NARROWEST`. Inputs are from `usable`.
 
-    By damped Newton steps, which converge from 0 because the function is convex (Nesterov & Nemirovskii, 1994).
+    Damped Newton steps from 0 converge, because the function is convex (Nesterov & Nemirovskii, 1994).
     """
     if sd < NARROWEST or not len(y):
         return None

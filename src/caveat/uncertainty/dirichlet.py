@@ -1,8 +1,8 @@
 """Uncertainty of Dirichlet distributions over class probabilities, in closed form.
 
-Higher means less certain, except for `kl_to_symmetric`, which grows with the evidence.
+A higher value means less certain, except for `kl_to_symmetric`, which grows with the evidence.
 
-Everything takes `log_alpha` (..., K), the natural logarithms of the K parameters, and returns float64, (...) unless
+All functions take `log_alpha` (..., K), the natural logarithms of the K parameters, and return float64, (...) unless
 stated otherwise; entropies and divergences are in nats. The textbook formulas subtract numbers that agree in all digits
 if alpha0 exceeds about 1e15 (1e6 in float32); here the terms are arranged so that nothing cancels, and no parameter is
 too large. Everything is differentiable.
@@ -62,8 +62,8 @@ class Dirichlet:
     def dirichlet_entropy(self) -> Tensor:
         """The differential entropy of the distribution itself: highest, -lgamma(K), for alpha = 1 throughout.
 
-        May be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, in which the leading terms at infinity cancel, it
-        is sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
+        It may be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, in which the leading terms at infinity cancel,
+        it is sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
         """
         term = _term(self.log_x, self.digamma)
         digamma0 = self.log_alpha0 + self.excess[..., -1] - _reciprocal(self.log_alpha0)
@@ -86,7 +86,7 @@ class Dirichlet:
 
 def kl_to_symmetric(log_alpha: Tensor, prior: float = 1.0) -> Tensor:
     """Return the KL divergence from a symmetric Dirichlet distribution, KL(Dir(alpha) || Dir(prior)), at least 0. By
-    default, it is the uniform one. The error is K ln K times the precision of float64, so rounding dominates only at
+    default, that is the uniform one. The error is K ln K times the precision of float64, so rounding dominates only at
     alpha = prior itself."""
     found, size = Dirichlet(log_alpha), log_alpha.shape[-1]
     if prior == 1:
@@ -109,7 +109,7 @@ def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _branches(log_x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log x for x <= 20, 1 / x for x >= 20, and which applies; elsewhere values and gradients are finite."""
+    """Return log x for x <= 20, 1 / x for x >= 20, and which of them applies; elsewhere both are finite."""
     return log_x.clamp_max(LARGE), _reciprocal(log_x.clamp_min(LARGE)), log_x > LARGE
 
 
@@ -119,7 +119,7 @@ def _reciprocal(log_x: Tensor) -> Tensor:
 
 
 def _excess(log_x: Tensor, digamma: Tensor) -> Tensor:
-    """g(x) = psi(x + 1) - ln x, which falls from infinity at 0 like -ln x and to 0 at infinity like 1 / (2 x).
+    """Return g(x) = psi(x + 1) - ln x, which falls from infinity at 0 like -ln x and to 0 at infinity like 1 / (2 x).
     `digamma` is that of x + 1, needed up to x = 20."""
     small, r, is_large = _branches(log_x)
     square = r * r
@@ -128,9 +128,9 @@ def _excess(log_x: Tensor, digamma: Tensor) -> Tensor:
 
 
 def _term(log_x: Tensor, digamma: Tensor) -> Tensor:
-    """t(x) = lgamma(x) - (x - 1) psi(x) + x.
+    """Return t(x) = lgamma(x) - (x - 1) psi(x) + x.
 
-    For small x by lgamma and psi of x + 1, which have no pole at 0. For large x by the Bernoulli numbers B_n:
+    For small x, it uses lgamma and psi of x + 1, which have no pole at 0, and for large x the Bernoulli numbers B_n:
     ln(2 pi x) / 2 + 1 / 2 - 1 / (2 x) + the sum over even n of B_n (x / (n - 1) - 1 / n) / x^n.
     """
     small, r, is_large = _branches(log_x)

@@ -1,8 +1,8 @@
 """Distances of an input to the classes of training inputs, from sums that add up over silos.
 
 A stage of a model gives features h of an input. Silos send the number of inputs of each class, the sum of h by class,
-and one matrix of second moments; from these the server has class means and one covariance as if all rows were pooled.
-An input's distance at a stage is the smallest Mahalanobis distance to a class (Lee et al., NeurIPS 2018, arXiv
+and one matrix of second moments; from these the server computes class means and one covariance as if all rows were
+pooled. An input's distance at a stage is the smallest Mahalanobis distance to a class (Lee et al., NeurIPS 2018, arXiv
 1807.03888). `caveat.uncertainty.typicality` ranks distances among those of calibration inputs.
 """
 
@@ -18,7 +18,7 @@ Tensors = dict[str, Tensor]
 DENSITY = ("whiten", "centre", "means")
 """The names of `density`'s tensors."""
 LEAST = 5
-"""Inputs of a class that a silo needs to send the class's sum by itself: the sum of one row is that row."""
+"""Number of inputs of a class that a silo needs to send its sum separately, because the sum of one row is that row."""
 SHRINKAGE = 0.01
 """Minimum weight of the diagonal in a covariance."""
 CONSTANT = 1e-6
@@ -30,8 +30,8 @@ NEAR = 0.01
 
 
 def grouped(y: Tensor, classes: int) -> Tensor:
-    """Return (N,) the class that each of (N,) labels is counted with. It is the label, or C, "other", if a silo has
-    fewer than `LEAST` of it, or -1, none, if these are fewer than `LEAST` together. Labels from C on, of censored times
+    """Return (N,) the class that each of (N,) labels is counted with. It is the label, or C ("other") for a label that
+    fewer than `LEAST` inputs have, or -1 if "other" has fewer than `LEAST` inputs. Labels from C on, of censored times
     whose bars are unknown, are "other", too."""
     few = torch.bincount(y, minlength=classes) < LEAST
     few[classes:] = True
@@ -43,7 +43,7 @@ def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
     """Return the sums that a silo sends of a stage's features h (N, d) of training inputs, `grouped` (N,) on the CPU.
 
     "counts" (C + 1,) of inputs, "totals" (C + 1, d), and "squares" (d (d + 1) / 2,), the upper triangle of the second
-    moments; float64, and all of it adds up over parts of a silo's inputs and over silos.
+    moments, are float64 and add up over parts of a silo's inputs and over silos.
     """
     there = (group >= 0).nonzero()[:, 0]
     h, group = h[beside(there, h)].double(), group[there]
@@ -54,7 +54,7 @@ def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
 
 
 def impossible(added: Tensors, class_counts: Sequence[int]) -> str:
-    """Return why these cannot be the `sums` of a silo with so many training inputs of each class; "" if they can."""
+    """Return why `added` cannot be a silo's `sums`, given its training inputs of each class; "" if it can."""
     counts, totals, squares = (added[name].cpu().double() for name in ("counts", "totals", "squares"))
     width, known = totals.shape[-1], torch.tensor(class_counts, dtype=torch.float64)
     if counts.shape != (len(known) + 1,) or totals.shape != (len(counts), width):
@@ -96,9 +96,9 @@ def density(added: Tensors, inputs: float) -> Tensors:
     """Return the tensors for measuring distances, from sums over `inputs` inputs or any multiple of the sums.
 
     "whiten" (d, d) and "centre" (d,) map features to a space in which the inputs of a class have unit covariance, and
-    "means" (K, d) are the classes' there; float32. The covariance is shrunk towards its diagonal, by d / (d + n) or
-    `SHRINKAGE`, and almost constant features get a variance of `CONSTANT` times the mean one, or of `ROUNDED` times
-    their mean square if that is more.
+    "means" (K, d) are the means of the classes there; float32. The covariance is shrunk towards its diagonal, by d / (d
+    + n) or `SHRINKAGE`, and almost constant features get a variance of `CONSTANT` times the mean one, or of `ROUNDED`
+    times their mean square if that is more.
     """
     means, covariance = moments(added)
     width = len(covariance)
@@ -130,8 +130,8 @@ def log_distances(found: Tensors, h: Tensor) -> Tensor:
 
 
 def left_out_distances(h: Tensor, group: Tensor, classes: int, folds: int) -> Tensor:
-    """Return log-distances of features h (N, d), `grouped` (N,), each by the `density` of the others' folds. Row i is
-    in fold i % `folds`. Rows for which the others have no counted input are left out."""
+    """Return log-distances of features h (N, d), `grouped` (N,), each by the `density` of the other folds. Row i is in
+    fold i % `folds`. Rows for which the other folds have no counted input are left out."""
     fold = torch.arange(len(h)) % folds
     parts = [sums(h[beside(fold == k, h)], group[fold == k], classes) for k in range(min(folds, len(h)))]
     total = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}

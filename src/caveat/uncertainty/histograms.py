@@ -17,11 +17,11 @@ from torch import Tensor
 
 
 def finite_sample_quantile(scores: Tensor, level: float) -> float:
-    """Return the ceil((n + 1) level)-th smallest of scores (n,): a new score is at most this with probability >=
-    `level`.
+    """Return the ceil((n + 1) level)-th smallest of scores (n,), which a new score does not exceed with a probability
+    of at least `level`.
 
     This is split conformal prediction's threshold (Vovk, Gammerman & Shafer, 2005), for a new score exchangeable with
-    the n. If the index exceeds n, i.e. n < level / (1 - level), the result is +inf, the threshold that accepts
+    these scores. If the index exceeds n, i.e. n < level / (1 - level), the result is +inf, the threshold that accepts
     everything. NaN scores are dropped with a warning, and the guarantee is then about scores that are not NaN. Raises
     ValueError for a level outside (0, 1].
     """
@@ -54,7 +54,7 @@ def beside(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 BINS = 4096
-"""Bins of a histogram."""
+"""Number of bins of a histogram."""
 ENTROPIES = frozenset({"total", "aleatoric", "epistemic"})
 """Scores from 0 to ln C nats for C classes. Confident predictions are near 0, at all orders of magnitude, and
 predictions of uninformative models agree with ln C in several digits."""
@@ -77,7 +77,7 @@ def edges(name: str, classes: int | None = None) -> Tensor:
     1e-8 to 20, 9 % from 1e-24. `logit_variance`, `spread`, surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and
     to 1e12. Log-evidence, of either sign: 0.04 nats near 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a
     million. All other scores, of either sign and any size: 0.007 near 0, further out 0.7 % of the score, up to a
-    million on either side. The outermost edges are infinite: the first and the last bin hold everything beyond.
+    million on either side. The outermost edges are infinite: the first and the last bin contain all scores beyond.
     """
     if name in SHARES:
         inner = _bounded(1.0)
@@ -95,7 +95,7 @@ def edges(name: str, classes: int | None = None) -> Tensor:
 
 
 def _bounded(most: float) -> Tensor:
-    """Return edges from 0 to `most`, equally far apart in ln(x / (most - x)) except at its ends, and some above."""
+    """Return edges from 0 to `most`, equally far apart in ln(x / (most - x)) except at the ends, and some above it."""
     logit = torch.cat([_steps((1e-24, 1e-8, 1e6), (700, 3000))[:-1], _steps((1e6, 1e12), (250,))])
     # Computed from the nearer end for full precision.
     within = torch.where(logit < 0, most * logit.sigmoid(), most - most * (-logit).sigmoid())
@@ -119,16 +119,17 @@ def _asinh(unit: float, most: float, count: int) -> Tensor:
 
 
 def measured_bins(name: str) -> int:
-    """Return the number of bins in which silos count a score of test inputs, for figures about its order.
+    """Return the number of bins in which silos count a score of test inputs, for metrics of its ranking.
 
     Fewer bins reveal less about single inputs, and change metrics by less than their standard errors
-    (`benchmarks/coarse_bins.py`). Log-evidence has most, since hundreds of nats may differ by a few.
+    (`benchmarks/coarse_bins.py`). Log-evidence has the most bins, because scores of hundreds of nats may differ by a
+    few.
     """
     return BINS // (2 if name in EVIDENCE else 4 if name == "total" else 8)
 
 
 def measured_edges(name: str, classes: int | None = None) -> Tensor:
-    """Return the ascending edges of these bins, float64."""
+    """Return the ascending edges of the `measured_bins`, float64."""
     return edges(name, classes)[:: BINS // measured_bins(name)]
 
 
@@ -153,8 +154,8 @@ def quantile(name: str, counts: Tensor, level: float, classes: int | None = None
     `counts`.
 
     A new score that is exchangeable with those counted lies at or below it with a probability of at least `level`
-    (split conformal prediction). Infinite if n is too small for that, n < level / (1 - level), or if the score lies
-    beyond the grid. Raises ValueError for a level outside 0 to 1.
+    (split conformal prediction). The edge is infinite if n is too small for that, n < level / (1 - level), or if the
+    score lies beyond the grid. Raises ValueError for a level outside 0 to 1.
     """
     if not 0 <= level <= 1:
         raise ValueError(f"level is {level}, but must lie in [0, 1]")

@@ -41,7 +41,7 @@ def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
 
 
 def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-    """Return the posterior of a layer with `weight` (C, D), its last column the bias, from `sums` of all inputs.
+    """Return the posterior of a layer with `weight` (C, D), whose last column is the bias, from `sums` of all inputs.
 
     The columns of "inputs" (D, D) and "outputs" (C, C - 1) are directions, "variances" (D, C - 1) has the posterior
     variance of each pair of them, and "prior" () is the prior precision. All of them are on the CPU.
@@ -79,7 +79,7 @@ def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
 
 
 def logit_variance(variances: Tensor) -> Tensor:
-    """Return (N,) the variance of a logit minus the mean logit, averaged over classes."""
+    """Return the variance (N,) of a logit minus the mean logit, averaged over classes."""
     return variances.sum(-1) / (variances.shape[-1] + 1)
 
 

@@ -40,7 +40,7 @@ def curve(local: Tensor, other: Tensor, y: Tensor) -> Tensor:
 
 
 def impossible(sent: Tensor, inputs: int, classes: int) -> str:
-    """Return why this cannot be a `curve` of at most `inputs` inputs with this number of classes; "" if it can."""
+    """Return why `sent` cannot be a `curve` of at most `inputs` inputs with this number of classes; "" if it can."""
     if sent.shape != (WEIGHTS,) or not sent.isfinite().all():
         return "invalid likelihoods"
     sent = sent.double().cpu()

@@ -3,8 +3,8 @@
 A guarantee for all inputs together says nothing about a part of them: a subgroup with more errors is covered less, and
 another one more. So each subgroup with enough calibration inputs has its own counts and thresholds (Mondrian conformal
 prediction: Vovk, Lindsay, Nouretdinov & Gammerman, Mondrian Confidence Machine, 2003). A smaller subgroup is pooled
-with the next larger one, and so on until there are enough, so every guarantee is tested on the inputs that it covers.
-Only the numbers of calibration inputs decide which subgroups are pooled; labels and scores do not.
+with the next larger one, and so on until the pool has enough, so every guarantee is tested on the inputs that it
+covers. Only the numbers of calibration inputs decide which subgroups are pooled; labels and scores do not.
 
 Row 0 of counts, thresholds and limits is for all inputs, with or without a subgroup, and row 1 + g for subgroup g.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def sizes(subgroup: Tensor | None, subgroups: int) -> Tensor:
-    """Return (G,) float64: how many of (N,) inputs are in each subgroup; -1 is in none."""
+    """Return (G,) float64: how many of (N,) inputs are in each subgroup; -1 means none."""
     if subgroup is None or not subgroups:
         return torch.zeros(subgroups, dtype=torch.float64)
     return torch.bincount(subgroup[subgroup >= 0].cpu(), minlength=subgroups).double()

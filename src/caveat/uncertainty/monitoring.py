@@ -1,10 +1,10 @@
-"""Monitoring of served inputs and outcomes: the chance of ever raising a false alarm is at most a given rate.  Evidence
+"""Monitoring of served inputs and outcomes: the chance of ever raising a false alarm is at most a given rate. Evidence
 is the wealth of a bettor who cannot win in expectation if inputs have not changed, so it ever exceeds 1 / a with a
 probability of at most a (Ville's inequality), however often it is read. Bets are on the rank of a new input among n
-calibration inputs. p-values that share their calibration inputs are dependent, so bets on each being uniform raise
-false alarms without bound. Given the past, the t-th rank of exchangeable inputs is among the k lowest with probability
-(k + c) / (n + t), where c past inputs have been (Polya's urn). Bets begin at every input, with weights that sum to less
-than 1, so a late change is detected, too (Shiryaev's mixture).
+calibration inputs. p-values that share their calibration inputs are dependent, so bets that assume uniform p-values
+raise false alarms without bound. Given the past, the t-th rank of exchangeable inputs is among the k lowest with
+probability (k + c) / (n + t), if c past inputs were among them (Polya's urn). Bets begin at every input, with weights
+that sum to less than 1, so a late change is detected, too (Shiryaev's mixture).
 
 For indefinite use, bets of 1 begin at every input instead (Shiryaev and Roberts; e-detectors, Shin et al. 2024, arXiv
 2203.03532): the mean number of inputs until the evidence reaches N is at least N. After an alarm, the bets start again.
@@ -52,7 +52,7 @@ class Bets:
         """The number of inputs when the logarithm was lowest: the likely change."""
 
     def settle(self, t: int, odds: Array, endless: bool = False) -> None:
-        """Pay out input t, from 0: 1 / probability for events (..., K) that happened, 0 for others, 1 if not bet on."""
+        """Pay out bets on input t, from 0. `odds` of events: 1 / probability if they happened, else 0; 1 for no bet."""
         payoff = 1 - STAKES + STAKES * odds[..., None]
         start = (1 if endless else weight(t)) / (odds.shape[-1] * len(STAKES))
         self.wealth = np.minimum((self.wealth + start) * payoff, CAP)
@@ -63,7 +63,7 @@ class Bets:
 
     @property
     def total(self) -> Any:
-        """(...) the wealth of all bets on the same input."""
+        """The wealth (...) of all bets on the same input."""
         return self.wealth.sum((-2, -1))
 
     def change(self, rows: slice = slice(None)) -> int:
@@ -82,7 +82,7 @@ class Monitor:
 
     @property
     def evidence(self) -> Any:
-        """Exceeds 1 / rate with a probability of at most `rate` if nothing has changed."""
+        """The evidence, which exceeds 1 / rate with a probability of at most `rate` if nothing has changed."""
         raise NotImplementedError
 
     def begin_anew(self) -> None:
@@ -123,8 +123,8 @@ def _lowest(cuts: Sequence[float], n: int) -> Array:
 
 
 class RankMonitor(Monitor):
-    """Evidence against inputs like n calibration inputs, from their ranks 1 to n + 1, low for unusual ones. With
-    `streams`, a monitor for each of this number of independent streams of inputs."""
+    """Evidence that inputs are unlike n calibration inputs, from their ranks 1 to n + 1, low for unusual inputs. With
+    `streams`, each of this number of independent streams of inputs has its own evidence."""
 
     def __init__(self, n: int, rate: float, *streams: int, endless: bool = False) -> None:
         self.n, self.t, self.k, self.endless = n, 0, _lowest(CUTS, n), endless
@@ -146,7 +146,7 @@ class RankMonitor(Monitor):
 
     @property
     def evidence(self) -> Any:
-        """(...) exceeds 1 / rate with a probability of at most `rate`."""
+        """The evidence (...), which exceeds 1 / rate with a probability of at most `rate` if nothing has changed."""
         return self.urn.total if self.fixed is None else (1 - SPENT) * (self.urn.total + self.fixed.total) / 2
 
     @property
@@ -164,8 +164,8 @@ class KnownValues:
 
 
 class ColumnMonitor(Monitor):
-    """Evidence against rows (D,) like the calibration rows, from each column: a value's rank, low or high, among the
-    known ones, and whether it is missing. Ties are broken at random, by numbers that depend on `seed` and the row."""
+    """Evidence that rows (D,) are unlike the calibration rows, from each column: a value's rank among the known values,
+    low or high, and whether it is missing. Ties are broken at random, by numbers that depend on `seed` and the row."""
 
     def __init__(self, known: Sequence[KnownValues], seed: int, *, endless: bool = False) -> None:
         self.known, self.seed, self.t, self.endless = known, seed, 0, endless
@@ -184,7 +184,7 @@ class ColumnMonitor(Monitor):
         self.k = np.hstack([np.maximum(1, np.floor(cuts * (each + 1))) for each in (n, every)])
 
     def add(self, row: ArrayLike) -> None:
-        """Add a row (D,), NaN if missing. Raises ValueError for another number of columns."""
+        """Add a row (D,), with NaN for missing values. Raises ValueError for a different number of columns."""
         x = np.asarray(row, np.float64)
         if x.shape != (len(self.known),):
             raise ValueError(f"the row has shape {x.shape}, expected ({len(self.known)},)")
@@ -213,17 +213,17 @@ class ColumnMonitor(Monitor):
 
     @property
     def evidence(self) -> float:
-        """Exceeds 1 / rate with a probability of at most `rate`."""
+        """The evidence, which exceeds 1 / rate with a probability of at most `rate` if nothing has changed."""
         return float(self.bets.total)
 
     @property
     def by_column(self) -> Array:
-        """(D,) the part of the evidence from each column."""
+        """The part (D,) of the evidence from each column."""
         found: Array = self.bets.wealth.reshape(len(self.known), -1).sum(1)
         return found
 
     def of_values(self, column: int) -> bool:
-        """Return whether a column's evidence is from its values, and not from missing ones."""
+        """Return whether a column's evidence comes from its values, and not from missing values."""
         parts = self.bets.wealth.reshape(len(self.known), 2, -1).sum(2)[column]
         return bool(parts[0] >= parts[1])
 
@@ -233,9 +233,9 @@ class ColumnMonitor(Monitor):
 
 
 class OutcomeMonitor(Monitor):
-    """Evidence against answers that are wrong with a probability of at most `risk`, given the past. Intervals by a
-    quantile of n calibration inputs (`ranked_among`) miss an outcome with this probability on average over calibration
-    inputs; given the past, they miss it with the urn's probability."""
+    """Evidence that answers are wrong with a probability above `risk`, given the past. Intervals by a quantile of n
+    calibration inputs (`ranked_among`) miss an outcome with this probability on average over calibration inputs; given
+    the past, they miss it with the urn's probability."""
 
     def __init__(self, risk: float, ranked_among: int | None = None, *, endless: bool = False) -> None:
         self.risk, self.t, self.errors, self.bets, self.endless = risk, 0, np.zeros(()), Bets(1), endless
@@ -251,7 +251,7 @@ class OutcomeMonitor(Monitor):
 
     @property
     def evidence(self) -> float:
-        """Exceeds 1 / rate with a probability of at most `rate`, if answers are wrong as rarely as promised."""
+        """The evidence; it exceeds 1 / rate with a probability of at most `rate` if errors are as rare as promised."""
         return float(self.bets.total)
 
     @property

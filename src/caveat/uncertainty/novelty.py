@@ -16,13 +16,13 @@ from .histograms import beside
 SCORE = "novel"
 """The name of the score among `Prediction.scores`."""
 MOST_ROWS = 2000
-"""Training inputs whose features a silo keeps at most; of more, a random sample."""
+"""Maximum number of training inputs whose features a silo keeps; of more inputs, it keeps a random sample."""
 NEAR = 1e-3
-"""Added to squared distances, hundreds of times their rounding errors, so that none has an extreme logarithm."""
+"""Number that is added to squared distances, hundreds of times their rounding errors, to avoid extreme logarithms."""
 STEP = 1e-3
-"""Log-distances are rounded to this, so that they do not depend on how many inputs are processed at once."""
+"""Log-distances are rounded to multiples of this, so they do not depend on how many inputs are processed at once."""
 BLOCK = 2**18
-"""Maximum number of distances at once: they stay in a processor's cache."""
+"""Maximum number of distances that are computed at once, so that they stay in a processor's cache."""
 
 
 def sampled(inputs: int) -> Tensor:
@@ -33,7 +33,7 @@ def sampled(inputs: int) -> Tensor:
 
 
 def directions(h: Tensor) -> Tensor:
-    """Return features (N, d) on the unit sphere, float32; features that are all 0 stay there."""
+    """Return features (N, d) on the unit sphere, float32; features that are all 0 stay 0."""
     length: Tensor = torch.linalg.vector_norm(h.float(), dim=1, keepdim=True)
     return h.float() / length.clamp_min(1e-12)
 
@@ -58,7 +58,7 @@ def log_distances_directly(rows: Tensor, h: Tensor) -> Tensor:
 
 def left_out_log_distances(rows: Tensor, folds: int) -> Tensor:
     """Return (m,) log-distances of rows (m, d), each to the nearest row of another fold: row i is in fold i % `folds`.
-    Finite with two rows or more; otherwise there are none."""
+    They are finite with two rows or more; with fewer, the result is empty."""
     fold = torch.arange(len(rows)) % folds
     parts = [beside(fold == k, rows) for k in range(min(folds, len(rows)))] if len(rows) > 1 else []
     return torch.cat([rows.new_zeros(0).double(), *(log_distances(rows[~part], rows[part]) for part in parts)])

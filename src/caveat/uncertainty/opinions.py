@@ -2,7 +2,7 @@
 
 An opinion of (...) inputs over K classes is its log-evidence (..., K), ln e_k; -inf is no evidence, and all -inf is the
 vacuous opinion. It means alpha = e + 1, S = K + sum_k e_k, beliefs b = e / S and the vacuity u = K / S (TrFedDis, eq. 4
-to 6; Josang, Subjective Logic, 2016). Everything keeps the dtype of its inputs, is differentiable, and broadcasts.
+to 6; Josang, Subjective Logic, 2016). All functions keep the dtype of their inputs, are differentiable, and broadcast.
 Finite log-evidence gives finite results, which neither overflow nor cancel, and finite gradients; an entry of -inf
 receives gradient 0, even if the result is -inf.
 
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NEGLIGIBLE = -37.0
-"""x below which ln softplus(x) is x to the precision of float64."""
+"""Number x below which ln softplus(x) equals x to the precision of float64."""
 
 
 def softplus_log_evidence(logits: Tensor) -> Tensor:
@@ -53,22 +53,22 @@ def belief(log_evidence: Tensor) -> Tensor:
 def dempster(a: Tensor, b: Tensor) -> Tensor:
     """Fuse two independent opinions by Dempster's rule: ln(e1 + e2 + e1 e2 / K).
 
-    Same as eq. 8, b_k = (b1_k b2_k + b1_k u2 + b2_k u1) / (1 - C) and u = u1 u2 / (1 - C), without its division by 0
-    for total conflict. Commutative and associative; the vacuous opinion is neutral.
+    This equals eq. 8, b_k = (b1_k b2_k + b1_k u2 + b2_k u1) / (1 - C) and u = u1 u2 / (1 - C), without its division by
+    0 for total conflict. The rule is commutative and associative; the vacuous opinion is neutral.
     """
     a, b = _finite(a), _finite(b)
     return _infinite(torch.logaddexp(torch.logaddexp(a, b), a + b - math.log(a.shape[-1])))
 
 
 def additive(a: Tensor, b: Tensor) -> Tensor:
-    """Fuse two opinions on disjoint data (cumulative fusion): ln(e1 + e2). Commutative and associative; the vacuous
-    opinion is neutral."""
+    """Fuse two opinions on disjoint data (cumulative fusion): ln(e1 + e2). The rule is commutative and associative; the
+    vacuous opinion is neutral."""
     return _infinite(torch.logaddexp(_finite(a), _finite(b)))
 
 
 def averaging(a: Tensor, b: Tensor) -> Tensor:
-    """Fuse two opinions on the same data by averaging: ln((e1 + e2) / 2). Commutative and idempotent, but not
-    associative; the vacuous opinion halves the evidence."""
+    """Fuse two opinions on the same data by averaging: ln((e1 + e2) / 2). The rule is commutative and idempotent, but
+    not associative; the vacuous opinion halves the evidence."""
     return additive(a, b) - math.log(2)
 
 
@@ -94,7 +94,7 @@ def discounted(a: Tensor, b: Tensor, trust: float | Tensor) -> Tensor:
 
 def conflict(a: Tensor, b: Tensor) -> Tensor:
     """Return C = sum_{i != j} b1_i b2_j (...), in [0, 1]: the belief that two opinions assign to different classes (eq.
-    8). Exact even if small, because nothing is subtracted."""
+    8). It is exact even if it is small, because nothing is subtracted."""
     return (belief(a) * _sums_of_others(belief(b))).sum(-1).clamp_max(1)
 
 

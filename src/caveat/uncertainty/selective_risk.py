@@ -42,7 +42,7 @@ from .histograms import beside
 from .statistical_tests import beta_quantile, negative_binomial_quantile
 
 GRID = 100
-"""Limits per grid."""
+"""Number of limits of a grid."""
 
 
 def limits(size: int = GRID) -> Tensor:
@@ -129,14 +129,14 @@ class Guarantee:
     total: int
     """Number of calibration inputs."""
     upper: float
-    """Clopper-Pearson bound on their risk, at the level of the test."""
+    """Clopper-Pearson bound on the risk of these answers, at the level of the test."""
     needed: int = 0
     """Without a limit: number of additional error-free answers with which that start would have passed."""
     enough: int = 0
     """Approximate number of calibration inputs needed to answer more, from `inputs_needed` if less than half of the
     inputs are answered; 0 if unknown."""
     enough_share: float = 0.0
-    """The share of inputs that would then be answered."""
+    """The share of inputs that would be answered with `enough` calibration inputs."""
     tolerance: float | None = None
     """For a quantity: the largest error with which a prediction still counts as correct."""
 
@@ -168,9 +168,9 @@ class Guarantee:
 def starting_columns(total: int, risk: float, confidence: float, size: int = GRID) -> dict[int, float]:
     """Return the columns where the sequences start, and the share of delta = 1 - confidence that each uses.
 
-    With many inputs: where about enough are answered to pass despite 2 errors, and at 1/4 and 1/2 (or at 1/2), with
-    equal shares. With fewer: where enough are answered to pass without an error at .3 delta, and with one error at .7
-    delta; with fewer still, without an error at delta.
+    With many inputs, they start where about enough are answered to pass despite 2 errors, and at 1/4 and 1/2 (or at
+    1/2), with equal shares. With fewer, they start where enough are answered to pass without an error at .3 delta, and
+    with one error at .7 delta; with fewer still, where enough are answered to pass without an error at delta.
 
     A start may depend on the number of inputs n, which reveals nothing about errors. It must depend neither on the
     errors nor on the counts A of answered inputs: given only A[j], the errors at j are binomial with the risk at j, but
@@ -202,7 +202,7 @@ def starting_columns(total: int, risk: float, confidence: float, size: int = GRI
 HALF = 0.5
 """Share of answered inputs below which a guarantee estimates the inputs needed to answer more."""
 CLEAR = 0.75
-"""How far below the next start the first one must lie for both to be useful."""
+"""Share of the next start below which the first one must lie for both to be useful."""
 PAIR = (0.3, 0.7)
 """Shares of delta for a start that allows no error and for one that allows one error."""
 ROOM = 0.9
@@ -214,7 +214,7 @@ def fixed_sequence(
 ) -> Guarantee:
     """Return the largest guaranteed limit, from the (2, J) sums over silos of `policy_counts`.
 
-    From each of the starts (columns, with shares of delta = 1 - confidence that sum to 1; by default
+    From each of the starts (columns, with shares of delta = 1 - confidence that sum to at most 1; by default
     `starting_columns`) limits are tested upwards, until one fails or the next start is reached. Each start adds its
     share of delta, and a sequence without a failure passes its level on to the next. The probability that a limit with
     too high a risk is accepted is at most delta, whether or not risk grows with the limit. Proof: before the first
@@ -302,8 +302,8 @@ def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Ten
 def bounded(errors: Tensor, answered: Tensor, risk: float, delta: float) -> Tensor:
     """Return whether Clopper and Pearson's bound is at most `risk`: bool, same shape; false if nothing was answered.
 
-    By the definition of the bound, without computing it: at rate `risk`, at most this number of errors has a
-    probability of at most delta.
+    This follows from the definition of the bound, without computing it: at rate `risk`, at most this number of errors
+    has a probability of at most delta.
     """
     e, a = np.asarray(errors, dtype=np.float64), np.asarray(answered, dtype=np.float64)
     right = a - e

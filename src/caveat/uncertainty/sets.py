@@ -27,13 +27,13 @@ def surprise(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def surprise_histogram(probs: Tensor, y: Tensor) -> Tensor:
-    """Return (4096,) float64 counts, which add up over silos."""
+    """Return (4096,) float64 counts of the surprises of labels (N,), which add up over silos."""
     return histogram(SCORE, surprise(probs, y))
 
 
 def threshold(scores: Tensor, coverage: float) -> float:
     """Return the largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few scores.
-    Includes a tolerance for rounding, so equal inputs have equal sets in any batch."""
+    It includes a tolerance for rounding, so equal inputs have equal sets in any batch."""
     limit = finite_sample_quantile(scores, coverage)
     return limit + SLACK * (1 + abs(limit))
 

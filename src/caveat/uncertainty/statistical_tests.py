@@ -24,8 +24,8 @@ def student_quantile(probability: float, freedom: float) -> float:
 
 
 def half_width(half: float, seeds: int, more: int, level: float = 0.05) -> float:
-    """Return the half-width with `more` seeds of an interval that has the half-width `half` with `seeds` of them, at
-    confidence 1 - level, if seeds vary as they do."""
+    """Return the half-width with `more` seeds of an interval that has the half-width `half` with `seeds` seeds, at
+    confidence 1 - level, if further seeds vary as much as these."""
     ratio = student_quantile(1 - level / 2, more - 1) / student_quantile(1 - level / 2, seeds - 1)
     return half * ratio * math.sqrt(seeds / more)
 
@@ -35,8 +35,8 @@ MOST_SEEDS = 50
 
 
 def seeds_needed(gap: float, half: float, seeds: int, level: float = 0.05) -> int | None:
-    """Return the number of seeds whose interval excludes 0 with a chance of 80 %, if `gap` is true and seeds vary as
-    they do, with an interval of half-width `half`; None if it is above `MOST_SEEDS`."""
+    """Return the number of seeds whose interval excludes 0 with a probability of 80 %, if the true difference is `gap`
+    and seeds vary as in an interval of half-width `half` with `seeds` seeds; None if it is above `MOST_SEEDS`."""
 
     def room(n: int) -> float:
         return 1 + student_quantile(0.8, n - 1) / student_quantile(1 - level / 2, n - 1)
@@ -61,7 +61,7 @@ def chi_squared_tail(value: float, freedom: float) -> float:
 
 
 def poisson_tail(count: int, mean: float) -> float:
-    """Return the probability of at least `count`."""
+    """Return the probability of at least `count` events, whose mean number is `mean`."""
     return 1.0 if count <= 0 else float(pdtrc(count - 1, mean))
 
 
@@ -109,7 +109,7 @@ def beta_binomial_tail(count: int, trials: int, a: float, b: float) -> float:
 
 
 def beta_binomial_moments(trials: int, a: float, b: float) -> tuple[float, float]:
-    """Return mean and variance of that count."""
+    """Return the mean and the variance of the number of successes of `beta_binomial_tail`."""
     both = a + b
     return trials * a / both, trials * a * b * (both + trials) / (both**2 * (both + 1))
 
@@ -132,9 +132,10 @@ LEVELS = (0.1, 0.5, 0.9)
 def rank_test(new: Array, known: Array) -> float:
     """Return the p-value of numbers (n,) against known ones (m,), both without NaN.
 
-    A precedence test (Nelson, Technometrics 1963): the number of new values above the j-th smallest known one has a
-    beta-binomial distribution, here for the 10 %, 50 % and 90 % quantiles and in both directions, with Bonferroni's
-    correction. New values equal to a known one do not count as beyond it, which makes p larger. Without values, p is 1.
+    This is a precedence test (Nelson, Technometrics 1963): the number of new values above the j-th smallest known one
+    has a beta-binomial distribution, here for the 10 %, 50 % and 90 % quantiles and in both directions, with
+    Bonferroni's correction. New values equal to a known one do not count as beyond it, which makes p larger. Without
+    values, p is 1.
     """
     n, m = len(new), len(known)
     if not n or not m:
@@ -152,9 +153,9 @@ def count_test(new: NDArray[np.int64], known: NDArray[np.int64], *, unnamed: tup
     """Return the p-value of counts (C,) per category against known counts (C,); `unnamed` counts new and known values
     of other categories.
 
-    Fisher's exact test of each category against the others, in both directions, with Bonferroni's correction. Without
-    values, p is 1. Unnamed values may belong to as many categories. These are not tested, but the correction counts
-    them, so the test is exact even if a category has a name only because known values have it.
+    This is Fisher's exact test of each category against the others, in both directions, with Bonferroni's correction.
+    Without values, p is 1. Unnamed values may belong to as many categories. These are not tested, but the correction
+    counts them, so the test is exact even if a category has a name only because known values have it.
     """
     n, m = int(new.sum()) + unnamed[0], int(known.sum()) + unnamed[1]
     occur = np.flatnonzero(new + known)
@@ -174,8 +175,8 @@ def _one_sided(new: int, known: int, n: int, m: int) -> float:
 def change_test(values: Array) -> tuple[int, float]:
     """Return the number of values (n,) before the place at which they change most, and the p-value of no change.
 
-    Pettitt's test (Applied Statistics 28, 1979): the largest deviation of cumulative ranks from those of exchangeable
-    values, with its approximate tail. Ties make p larger. Without two values, p is 1.
+    This is Pettitt's test (Applied Statistics 28, 1979): the largest deviation of cumulative ranks from those of
+    exchangeable values, with its approximate tail. Ties make p larger. Without two values, p is 1.
     """
     n = len(values)
     if n < 2:
@@ -195,8 +196,8 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
 
 def score_interval(share: float, count: float, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Return the same for a proportion in about `count` > 0 trials, which is not an integer if trials are weighted. `z`
-    is the normal quantile of each end."""
+    """Return the score interval of a proportion in about `count` > 0 trials, which need not be an integer if trials are
+    weighted. `z` is the normal quantile of each end."""
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     return max(middle - half, 0.0), min(middle + half, 1.0)

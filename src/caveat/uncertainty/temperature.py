@@ -38,7 +38,7 @@ POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-32, 65))
 """The 97 powers b at which silos compute their sums, 2^-16 to 2^32, equally spaced in ln b: they cover the logits of a
 diverged network and probabilities that differ from 1/C only in their eighth digit."""
 STEP = math.log(2) / 2
-"""Their distance in ln b."""
+"""Distance of neighboring powers in ln b."""
 USUAL = 32.0
 """Powers from 1/32 to 32 are usual; others mean that the model's probabilities hardly relate to its accuracy."""
 INFORMATIVE = 0.5
@@ -48,7 +48,7 @@ CONTAMINATION = 1e-3
 SPREAD = 1.0
 """Prior standard deviation of ln b around 0: with few inputs, probabilities hardly change."""
 ALONE = 0.5
-"""The same for a silo without information from others, whose split is small."""
+"""Prior standard deviation of ln b for a silo without information from others, whose split is small."""
 LEAST = 0.05
 """Minimum standard deviation of silos' ln b around the global one."""
 
@@ -56,10 +56,10 @@ LEAST = 0.05
 def curve(log_probs: Tensor, y: Tensor) -> Tensor:
     """Return (4, 97) float64 sums over n inputs at each of `POWERS`.
 
-    The negative log-likelihood of labels in nats, its two derivatives in ln b, and the inputs' squared first
-    derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, from C on for times that are censored
-    in bar y - C, -1 for none: such rows are dropped, like rows with NaN or +inf, which no temperature corrects. A
-    -inf is a probability of zero at every power.
+    The rows are the negative log-likelihood of labels in nats, its first two derivatives in ln b, and the inputs'
+    squared first derivatives. log_probs (n, C) are log-probabilities or logits; y (n,) are labels, from C on for times
+    that are censored in bar y - C, and -1 for none. Rows with -1 are dropped, like rows with NaN or +inf, which no
+    temperature corrects. A -inf is a probability of zero at every power.
     """
     known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)
     z, y = log_probs[known].double(), y[known, None]
@@ -105,15 +105,15 @@ def _censored(z: Tensor, weight: Tensor, b: float) -> Tensor:
 
 
 def message(own: Tensor) -> Tensor:
-    """Return (5, 97), what a silo sends of its `curve`; `agreed` needs only the sum over silos. Rows: the likelihood,
-    its two derivatives, the square of the first minus its variance, and the square of the second."""
+    """Return (5, 97), what a silo sends of its `curve`; `agreed` needs only the sum over silos. The rows are the
+    likelihood, its two derivatives, the square of the first minus its variance, and the square of the second."""
     nll, first, second, squares = own
     return torch.stack([nll, first, second, first.square() - squares, second.square()])
 
 
 def impossible(sent: Tensor, inputs: int, classes: int, censored: bool = False) -> str:
-    """Return why this cannot be a `message` of at most `inputs` inputs with this number of classes, whose times can be
-    `censored`; "" if it can.
+    """Return why `sent` cannot be a `message` of at most `inputs` inputs with this number of classes, whose times can
+    be `censored`; "" if it can.
 
     With L = ln(C / e) each input's likelihood is between 0 and L nats, and its first derivative between -L and L: the
     mean of b z under p is ln C below and L above, weighted. Its second is at most L + L^2 + C, because a logit b z

@@ -6,9 +6,10 @@ arXiv 2104.08279).
 
 An answer's sureness is the rank of its uncertainty among the uncertainties of the answers to the same calibration
 inputs, and an input's nearness is the rank of its distance to the nearest training input
-(`caveat.uncertainty.novelty`). One test raises the alarm for any of them, by the typicality: the three in units of the
-calibration inputs are the sides of a box, whose diagonal is ranked. So all alarms together are false at most at the
-rate of one test, and no part of the rate is lost, as it would be if the p-values shared it.
+(`caveat.uncertainty.novelty`). One test of all three, the typicality, raises the alarm: distance, uncertainty and
+novelty, in units of the calibration inputs, are the sides of a box, whose diagonal is ranked. So the rate of false
+alarms of all three together is at most that of one test, and no part of the rate is lost, as it would be if three tests
+shared it.
 """
 
 import math
@@ -28,13 +29,13 @@ TYPICAL = 0.9
 LEAST_UNIT = 0.05
 """The smallest unit of a stage, since all own inputs may be equally far, as in a collapsed model."""
 FARTHEST = 1000.0
-"""Log-distance of inputs with features that are not finite; no other is as far."""
+"""Log-distance of inputs with features that are not finite; no other distance is as large."""
 STEP = 1e-4
-"""Log-distances and logarithms of uncertainties are rounded to this, some hundred times their rounding errors."""
+"""Log-distances and logarithms of uncertainties are rounded to multiples of this, which far exceeds rounding errors."""
 BESIDE_NOVELTY = 0.75
-"""Weight of the square of an uncertainty beside that of a novelty: both grow for inputs of new classes."""
+"""Weight of the square of an uncertainty relative to that of a novelty: both grow for inputs of new classes."""
 MOST = 4.0
-"""Units that an uncertainty counts at most, so that no answer outweighs an input that is far from all data."""
+"""Maximum of an uncertainty in its units, so that no answer outweighs an input that is far from all data."""
 SMALLEST, LARGEST = 1e-12, 1e30
 """Smallest unit and largest magnitude of an uncertainty, which may have any scale."""
 BLOCK = 2**16
@@ -47,10 +48,10 @@ SORTED = 4
 def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     """Return (N,) float64 p-values in (0, 1] of new inputs, low for inputs unlike the calibration inputs.
 
-    `calibration` (n, S) and `new` (N, S) are log-distances at S stages. Full conformal: a new input is counted among
-    the n + 1 for the units of every stage, median and 90 % quantile, and then its largest distance in these units is
-    ranked among all n + 1. For an input that is exchangeable with the calibration inputs, P(p <= a) <= a for every a.
-    The smallest p is 1 / (n + 1), so with fewer than 19 calibration inputs no p is as low as 0.05.
+    `calibration` (n, S) and `new` (N, S) are log-distances at S stages. This is full conformal prediction: a new input
+    is one of the n + 1 that determine the units of every stage, by median and 90 % quantile, and its largest distance
+    in these units is ranked among all n + 1. For an input that is exchangeable with the calibration inputs, P(p <= a)
+    <= a for every a. The smallest p is 1 / (n + 1), so with fewer than 19 calibration inputs no p is as low as 0.05.
     """
     if calibration.device.type != "cpu":  # a few numbers per input, in blocks that would wait for a device
         return beside(conformal(calibration.cpu(), new.cpu()), new)
@@ -68,10 +69,10 @@ def typicality(
 ) -> Tensor:
     """Return (N,) float64 p-values in (0, 1] of new inputs, low for inputs that are far, novel or answered uncertainly.
 
-    As `conformal`, with (n,) and (N,) uncertainties of answers in addition to the log-distances at S stages: what is
-    ranked is the root of the sum of the squares of the largest distance and of the uncertainty, each in its units, 0
-    below the median, and the uncertainty at most `MOST`. With `novelty`, the last log-distances are the distances to
-    the nearest training input. They are a separate summand, and the summand of the uncertainty is multiplied by
+    Like `conformal`, with (n,) and (N,) uncertainties of answers in addition to the log-distances at S stages. The
+    ranked number is the root of the sum of the squares of the largest distance and of the uncertainty, each in its
+    units and at least 0, and the uncertainty at most `MOST`. With `novelty`, the last log-distances are the distances
+    to the nearest training input. They are a separate summand, and the summand of the uncertainty is multiplied by
     `BESIDE_NOVELTY`.
     """
     if calibration.device.type != "cpu":
@@ -90,8 +91,8 @@ def typicality_directly(
 
 
 def sureness(scores: Tensor, new: Tensor) -> Tensor:
-    """Return (N,) float64 p-values in (0, 1] of uncertainties (N,), low for those above most of n calibration inputs.
-    The rank among (n,) `scores` of the same model, higher for less certain. NaN is the least certain."""
+    """Return (N,) float64 p-values in (0, 1] of uncertainties (N,), low for those above most `scores` (n,) of the same
+    model for calibration inputs. Scores are higher for less certain answers; NaN is the least certain."""
     ordered = settled_scores(scores).sort().values
     less = torch.searchsorted(ordered, settled_scores(new))
     return (1 + len(ordered) - less).double() / (len(ordered) + 1)
@@ -132,7 +133,7 @@ def units(numbers: Tensor, least: float) -> Tensor:
 
 
 def joint(distances: Sequence[Tensor], nearest: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (N,) float64 the largest of distances (N,) in their `units`, 0 without any, and the square of what
+    """Return (N,) float64 the largest of distances (N,) in their `units`, 0 without stages, and the square of what
     `typicality` ranks, with a distance to the nearest training input and an uncertainty (N,) in their units."""
     *stages, near, unsure = (each.double() for each in (*distances, nearest, score))
     far = _largest(stages) if stages else torch.zeros_like(unsure)
@@ -248,7 +249,7 @@ def _units(ordered: Tensor) -> tuple[Tensor, Tensor]:
 
 def _units_with(calibration: Tensor, new: Tensor, least: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
     """Return (S, N) medians and units of (S, n) calibration inputs with each new input, as `_units` of both together.
-    And (N,) marks that are equal only for new inputs with the same units."""
+    Also return (N,) marks that are equal only for new inputs with the same units."""
     stages, n = calibration.shape
     ordered = torch.cat([calibration, torch.tensor([[-math.inf, math.inf]]).expand(stages, 2)], 1)
     ordered = ordered.sort(1).values  # padded: the k-th of n + 1 lies between the k-1-th and the k-th of n

@@ -19,14 +19,14 @@ ERRORS = 3.0
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy of the runs with all data, mean over silos and seeds, in 0..1."""
+    """Accuracy of the runs with all data: means over silos and seeds, from 0 to 1."""
 
     mean: float
     by_chance: float
     """The expected accuracy if the predicted labels were permuted at random among a silo's inputs: 1/C for C equally
     frequent classes, the share of the most frequent class if a model predicts nothing else."""
     error: float
-    """Standard deviation of the accuracy by chance. More seeds do not lower it: they share test inputs."""
+    """Standard deviation of the accuracy by chance. More seeds do not lower it, because they share test inputs."""
     at_chance: bool
     """Whether `mean` is at most ERRORS errors above `by_chance`; False if no silo has test labels of two classes,
     because then chance predicts every label correctly, too."""

@@ -22,9 +22,9 @@ REDRAWN = 1000
 def calibration(summaries: Sequence[Summary]) -> Finding:
     """Test whether chance explains the silos' calibration errors, from `summary.json` of one run per seed.
 
-    Seeds share test inputs, so their p-values are dependent. They are combined by Rueger's method (1978): the p-value
-    that more than half of them stay below, times the number of seeds over that half. It is valid under any dependence
-    and does not grow with the number of seeds.
+    Seeds share test inputs, so their p-values are dependent. They are combined by Rueger's method (1978): the smallest
+    number that more than half of them do not exceed, times the number of seeds divided by that half. It is valid under
+    any dependence and does not grow with the number of seeds.
     """
     title, claim = CONFIDENCE, "of inputs predicted with probability p, a fraction p is right"
     tested = [_tests(summary) for summary in summaries]
@@ -105,8 +105,8 @@ def _upper(excess: Spread, tested: Sequence[dict[str, EceTest]], times: int = 1)
 
 def _rules_out(summary: Summary, times: int = 1) -> bool:
     """Return whether the mean calibration error over silos is below 95 % of the errors of a model like this one whose
-    confidences are `TOLERATED` too high, which are simulated by resampling labels. For several `times` as many test
-    inputs: whether this is so for half of the simulated errors of a calibrated model."""
+    confidences are `TOLERATED` too high, which are simulated by resampling labels. With `times` as many test inputs,
+    return whether this is so for half of the simulated errors of a calibrated model."""
     generator = np.random.default_rng(0)
     observed, drawn = [], []
     for silo in summary.silos:
@@ -124,7 +124,7 @@ def _rules_out(summary: Summary, times: int = 1) -> bool:
 
 
 def _inputs_needed(summary: Summary, excess: Spread, tested: Sequence[dict[str, EceTest]], inputs: int) -> int | None:
-    """Return a number of test inputs that would probably show that confidences like these hold, from one seed's
+    """Return a number of test inputs that would probably show that such confidences are calibrated, from one seed's
     summary; None if even 32 times as many would not."""
     more = (2**i for i in range(1, 6))
     enough = (n for n in more if _upper(excess, tested, n) < TOLERATED and _rules_out(summary, n))

@@ -27,14 +27,14 @@ from .seed_statistics import Spread
 
 SLOWEST = -0.25
 """Exponent of n above which an uncertainty does not count as decreasing. Epistemic uncertainty decreases as n^-1 if it
-is like a variance (mutual information, vacuity), and as n^-0.5 if it is like a standard deviation; this is half of the
-latter."""
+is like a variance (mutual information, vacuity), and as n^-0.5 if it is like a standard deviation; the limit is half of
+the latter."""
 ONE_THING = 0.9
 """Rank correlation above which two scores count as the same ranking."""
 STABLE = 0.7
 """Rank correlation between seeds below which less than 70 % of the variance of ranks is due to the input."""
 NOTHING = 1e-9
-"""A model has no epistemic uncertainty if it is below this, in nats, for every input; larger than rounding errors."""
+"""Number of nats, above rounding errors: a model has no epistemic uncertainty if every input has less than this."""
 PRACTICALLY = 1e-3
 """Share of total uncertainty below which epistemic uncertainty is practically zero."""
 CONFIDENCE = "confidence"
@@ -45,7 +45,7 @@ SILENT = "This model has no epistemic uncertainty: it is zero for every test inp
 
 
 def decide(low: float, high: float, limit: float, wanted: Literal["below", "above"]) -> Verdict:
-    """Return "holds" if all of an interval is on the wanted side of a limit, "does not hold" if all is on the other."""
+    """Return whether a claim holds: whether a finite interval is on the wanted side of a limit, or contains it."""
     if not (math.isfinite(low) and math.isfinite(high)) or low <= limit <= high:
         return "cannot say"
     return "holds" if (high < limit) == (wanted == "below") else "does not hold"
@@ -79,8 +79,8 @@ def open_because(
 
 
 def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
-    """Test whether an uncertainty decreases with more data. A row per share and seed: "seed", "n" (mean training
-    examples of a silo), and the mean over test inputs of `name`."""
+    """Test whether an uncertainty decreases with more data, from a row per share and seed with "seed", "n" (mean
+    training examples of a silo), and the mean over test inputs of `name`."""
     called = CALLED.get(name, name)
     title, claim = f"{name} and data", f"{called} decreases with more data"
     seeds = dict.fromkeys(row["seed"] for row in rows)
@@ -213,7 +213,7 @@ def _means_without(pairs: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
 
 
 def _between(one: Observation, name: str, other: Observation) -> float | None:
-    """Return the rank correlation of the uncertainty `name` of one with the epistemic uncertainty of another."""
+    """Return the rank correlation of the uncertainty `name` in one run with the epistemic uncertainty in another."""
     return seed_statistics.rank_correlation(one.uncertainty[name], other.uncertainty["epistemic"])
 
 
@@ -229,7 +229,7 @@ Ranks = NDArray[np.float64]
 
 def disagreement(runs: Sequence[Observed]) -> Finding:
     """Test whether epistemic uncertainty predicts how much models of other seeds disagree, from one run per seed.
-    Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution)."""
+    Disagreement is their Jensen-Shannon divergence (Juergens et al., ICML 2024, use such a reference distribution)."""
     title = "disagreement"
     claim = "at equal ambiguity, epistemic uncertainty is high where models disagree"
     if silent(runs) or len(runs) < 2:
@@ -303,8 +303,8 @@ EPISTEMIC_NAME, LOGITS_NAME = "epistemic uncertainty", "the logits' variance"
 
 
 def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
-    """Test the variance of logits like epistemic uncertainty, from one run per seed; empty without it. The tests are
-    whether it ranks inputs differently from aleatoric uncertainty, and equally across seeds."""
+    """Test the variance of logits like epistemic uncertainty, from one run per seed; empty without this score. The
+    tests are whether it ranks inputs differently from aleatoric uncertainty, and equally across seeds."""
     if not run_predictions.has(runs, run_predictions.LOGITS):
         return ()
     in_its_place = [

@@ -10,7 +10,7 @@ from ...uncertainty.statistical_tests import holm, student_quantile, student_tai
 from .seed_statistics import Jackknifed, Spread
 
 LEVEL = 0.05
-"""The p-value, corrected for all promises, below which a promise holds or does not."""
+"""The p-value, corrected for all promises, below which a promise holds or does not hold."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def p_value(found: Spread | Jackknifed, limit: float) -> dict[str, float]:
 
 
 def corrected(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings with p-values corrected by Holm's method for all promises that have one, and undecided those
-    whose p-value is then not below `LEVEL`. A promise that holds because its test of equivalence shows it, whatever the
-    p-value, remains."""
+    """Return the findings with p-values corrected by Holm's method for all promises that have a p-value. Findings whose
+    corrected p-value is not below `LEVEL` become undecided, except for a promise that holds because its test of
+    equivalence shows it."""
     places = [i for i, each in enumerate(findings) if "p" in each.measured]
     ps = dict(zip(places, holm([findings[i].measured["p"] for i in places]), strict=True))
     return tuple(_with(each, ps[i], len(ps)) if i in ps else each for i, each in enumerate(findings))

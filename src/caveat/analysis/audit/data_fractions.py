@@ -40,7 +40,8 @@ def nested_order(y: Tensor, *parts: object) -> Tensor:
 
 def reduced(silos: Silos, share: float, seed: int) -> Silos:
     """Return the silos with a fraction of their training data and unchanged other splits. Raises DataError if too few
-    are left. The shares of a seed are nested. Preprocessing (a table's encoders) stays fitted on all training data."""
+    examples are left. The shares of a seed are nested. Preprocessing (a table's encoders) stays fitted on all training
+    data."""
     if share == 1:
         return silos
     fewer = dataclasses.replace(silos, silos=tuple(_reduced(silo, share, seed) for silo in silos))
@@ -80,7 +81,7 @@ class Sweep:
     """Runs of a specification by share and seed, each in its own folder; finished runs are not repeated."""
 
     whole: LocalRun
-    """With all data; its folder is the audit's, and its seed is not used."""
+    """The run with all data; its folder is the audit's, and its seed is not used."""
     shares: tuple[float, ...]
     seeds: tuple[int, ...]
 
@@ -121,7 +122,7 @@ class Sweep:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Lock the folder and write the plan of the runs. Raises what `check_folder` does."""
+        """Lock the folder and write the plan of the runs. Raises the errors of `check_folder`."""
         folder = self.whole.folder
         self.check_folder()
         try:

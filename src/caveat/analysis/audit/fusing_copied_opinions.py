@@ -37,7 +37,7 @@ def log_evidence(observation: Observation) -> Tensor:
 
 def with_copies(own: Tensor, rule: Rule) -> list[Row]:
     """Fuse 1 to 5 copies of opinions (N, K), given as log-evidence; return mean vacuity and confidence. Also return the
-    share of vacuity that is kept, a geometric mean over opinions with evidence; None without any."""
+    share of vacuity that is kept, a geometric mean over opinions with evidence; None without such opinions."""
     fused, before = own, opinions.log_vacuity(own)
     holding, rows = before < math.log(VACUOUS), []
     for copies in range(1, COPIES + 1):
@@ -54,7 +54,7 @@ def with_copies(own: Tensor, rule: Rule) -> list[Row]:
 
 
 def no_opinions(runs: Sequence[Observed]) -> str | None:
-    """Return why these predictions have no opinions to fuse; None if they do."""
+    """Return why the predictions of runs have no opinions to fuse; None if they have opinions."""
     return None if has(runs, "vacuity") else NO_DIRICHLET
 
 

@@ -115,7 +115,7 @@ def audit_of(
     progress: Progress | None = None,
     command: str = "",
 ) -> Audit:
-    """Audit the method of a specification, ignoring its seed. Raises what `audit` does."""
+    """Audit the method of a specification, ignoring its seed. Raises the errors of `audit`."""
     instead = "see the coverage of intervals per silo in the report, and `caveat ood` for familiarity and alarms"
     check_classes_only(
         silos.target, "audit tests entropies of classes, their calibration and their fusion, and", instead

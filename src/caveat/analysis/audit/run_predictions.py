@@ -33,7 +33,7 @@ class Observation:
 
     @property
     def label(self) -> Tensor:
-        """(N,) the most probable class."""
+        """The most probable class (N,)."""
         return self.probs.argmax(-1)
 
     def means(self) -> dict[str, float]:
@@ -53,7 +53,7 @@ def mean_over_silos(run: Observed) -> dict[str, float]:
 
 
 def has(runs: Sequence[Observed], name: str) -> bool:
-    """Return whether every silo of every run has the uncertainty."""
+    """Return whether every silo of every run has the uncertainty `name`."""
     return all(name in observation.uncertainty for run in runs for observation in run.values())
 
 

@@ -72,15 +72,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Jackknifed:
-    """A statistic of all seeds, and the same statistic without each seed (jackknife). For statistics of pairs of seeds,
-    which are dependent: the jackknife counts a seed once (Arvesen, 1969), however many pairs it is in."""
+    """A statistic of all seeds, and the same statistic without each seed (jackknife). It is for pairs of seeds, which
+    are dependent: the jackknife counts a seed once (Arvesen, 1969), however many pairs it is in."""
 
     mean: float
     without: tuple[float, ...]
 
     @property
     def half(self) -> float:
-        """Half the width of Student's 95 % interval with a degree of freedom less than seeds; infinite below three."""
+        """Half the width of Student's 95 % interval with seeds - 1 degrees of freedom; infinite below three seeds."""
         count = len(self.without)
         if count < 3:
             return math.inf

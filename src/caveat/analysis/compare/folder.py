@@ -91,7 +91,7 @@ class ComparisonFolder:
         return failures[0] if failures and ended else ""
 
     def rounds(self, run: PlannedRun) -> int | None:
-        """Return the rounds of the method that a run is matched to, if any. Raises LookupError while not known."""
+        """Return the rounds of the method to which a run is matched, if any. Raises LookupError while unknown."""
         if not self._follows(run):
             return None
         leader = self._lead(run)
@@ -101,7 +101,7 @@ class ComparisonFolder:
         return found.rounds
 
     def known_rounds(self, run: PlannedRun) -> int | None:
-        """Return the rounds of the method that a run is matched to; None if there is none or it is not known yet."""
+        """Return the rounds of the method to which a run is matched; None without such a method, or while unknown."""
         try:
             return self.rounds(run)
         except LookupError:

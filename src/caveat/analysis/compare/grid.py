@@ -177,7 +177,7 @@ class Grid(GridFile):
                 raise ConfigurationError(f"contrast {each.claim!r}: figure {each.figure!r}; expected {expected}")
 
     def led_by(self, metric: str) -> Grid:
-        """Return the same comparison with this metric first, for the verdict. Raises ConfigurationError."""
+        """Return the same comparison with this metric first, for the verdict. Raises ConfigurationError without it."""
         names = [measure.name for measure in self.measures]
         if metric not in names:
             raise ConfigurationError(f"--metric {cut(metric, 100)}: no such metric{one_of(metric, names)}")
@@ -201,7 +201,7 @@ class Grid(GridFile):
         return next(iter(self.tried(method, setting)), PlannedRun(method, setting, self.seeds[0]))
 
     def _refined(self, method: MethodVariant, setting: Setting) -> list[PlannedRun]:
-        """Return the values of a method's own key, with the first value of the plan's key."""
+        """Return runs with the values of a method's own key, and with the first value of the plan's key."""
         first, then = self.first(method, setting), method.then
         return [replace(first, tuned=(*first.tuned, f"{then.key}={toml(v)}")) for v in then.values] if then else []
 
@@ -371,9 +371,7 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
     except tomllib.TOMLDecodeError:
         values = [part.strip() for part in listed.split(",")]
     except (ValueError, RecursionError):
-        raise ConfigurationError(
-            f"{option} {cut(text, 100)}: a number is too long, or a list nested too deeply"
-        ) from None
+        raise ConfigurationError(f"{option} {cut(text, 100)}: a number is too long, or lists too nested") from None
     if not equals or not key.strip() or not values or "" in values:
         raise ConfigurationError(
             f"{option} {cut(text, 100)}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01"
@@ -392,7 +390,7 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """Parse the seeds of `--seeds`. Raises ConfigurationError."""
+    """Parse the seeds of `--seeds`. Raises ConfigurationError for anything but seeds."""
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -29,7 +29,7 @@ FOREIGN = "ood_local"
 PER_INPUT = re.compile(
     r"((streams/(?P<stream>ind|ood_local)/)?models/(?P<model>\*|global|local)/)?(?P<over>pooled/|mean/)?(?P<figure>\w+)"
 )
-"""Metrics of silos, and with "over" paths of whole runs, whose values per input are stored."""
+"""Metrics whose values per input are stored: metrics of silos or, with "over", of whole runs."""
 TELLING = frozenset({"auroc_error", "fpr95_error"})
 """Metrics of error detection, which depend on few errors."""
 COUNTED = TELLING | {"accuracy", "coverage", "answered_accuracy", "coverage_at_1", "coverage_at_5", "risk_at_80",
@@ -41,8 +41,8 @@ def write_inputs(run: Run, silos: Silos) -> None:
     """Predict the evaluated silos' test splits, and the inputs that only other silos know, with the models of a
     finished run, and write each input's contributions to each metric (`caveat.metrics.contributions`).
 
-    Per silo, arrays (N,): the ids of inputs, and MODEL/METRIC for the silo's prediction and for each model; for the
-    stream only the accuracy, because some of its labels may not be classes of any model.
+    The file has arrays (N,) for each silo: the ids of inputs, and MODEL/METRIC for the silo's prediction and for each
+    model; for the stream it has only the accuracy, because some of its labels may not be classes of any model.
     """
     evaluated = [silos.named(silo["name"]) for silo in run.summary["silos"]]
     positions = [silo.indices["test"] for silo in evaluated if "test" in silo.indices]

@@ -14,7 +14,7 @@ COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
 
 def per_run(record: Comparison) -> str:
-    """Return CSV with a line per method, setting, seed and silo, and one with silo "" for metrics of the whole run."""
+    """Return CSV with a line per method, setting, seed and silo, and one line with silo "" for metrics of the run."""
     measures = [measure.name for measure in record.measures]
     file = io.StringIO(newline="")
     lines = csv.writer(file, lineterminator="\n")

@@ -47,7 +47,7 @@ class Tuning:
 
     def trials(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
         """Return every value of the plan's key so far, with its runs: the values that every method tries and, while the
-        best is the smallest or the largest, one beyond it by a factor of three, as often as the plan allows."""
+        best is the smallest or the largest, a value beyond it by a factor of three, as often as the plan allows."""
         found = self.grid.trials(method, setting)
         for _ in range(self.grid.tuning.extensions if self.grid.tuning else 0):
             further = self._beyond(method, setting, found)
@@ -59,8 +59,8 @@ class Tuning:
     def _beyond(
         self, method: MethodVariant, setting: Setting, found: list[tuple[Any, list[PlannedRun]]]
     ) -> tuple[Any, list[PlannedRun]] | None:
-        """Return a value beyond the best one by a factor of three, with its runs; None if the best one is not at an end
-        or not known yet, or if the key does not allow such a value."""
+        """Return a value beyond the best one by a factor of three, with its runs; None if the best value is not at an
+        end or not known yet, or if the key does not allow such a value."""
         chosen = self._best([runs for _, runs in found])
         value = next((value for value, runs in found if runs[0].tuned == chosen), None)
         numbers = [value for value, _ in found if isinstance(value, int | float) and not isinstance(value, bool)]
