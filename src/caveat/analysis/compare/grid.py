@@ -371,7 +371,7 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
     except tomllib.TOMLDecodeError:
         values = [part.strip() for part in listed.split(",")]
     except (ValueError, RecursionError):
-        raise ConfigurationError(f"{option} {cut(text, 100)}: a number is too long, or lists too nested") from None
+        raise ConfigurationError(f"{option} {cut(text, 100)}: number too long, or list nested too deeply") from None
     if not equals or not key.strip() or not values or "" in values:
         raise ConfigurationError(
             f"{option} {cut(text, 100)}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01"
