@@ -137,7 +137,10 @@ def test_data_reads_a_table_as_its_silo_s_file_says(nowhere: Path) -> None:
     assert "--target: silo.toml already describes its table" in refused_call("--target", "ill")
     assert "--set data.size=8: silo.toml already describes its table" in refused_call("--set", "data.size=8")
     (nowhere / "d.toml").write_text('[dose]\nrange = [0, 500]\n[kind]\ntype = "category"\n')
-    assert "305 of 600 values are not from 0 to 500" in caveat("data", "silo.toml", "--dictionary", "d.toml").stderr
+    assert (
+        "305 of 600 values in this column are not allowed"
+        in caveat("data", "silo.toml", "--dictionary", "d.toml").stderr
+    )
     silo_file(nowhere, 'decimal = ","', 'dictionary = "d.toml"')
     assert "--dictionary d.toml: silo.toml already names a dictionary" in refused_call("--dictionary", "d.toml")
     assert not (nowhere / "state").exists()

@@ -81,14 +81,14 @@ def test_names_of_classes_in_bytes_are_utf8(tmp_path: Path) -> None:
     assert data.npz(named(tmp_path / "a.npz", ["é".encode(), b"b", b"c"])).classes[0] == "é"
     with pytest.raises(DataError, match=r"b.npz: array 'classes' contains bytes that are not UTF-8"):
         data.npz(named(tmp_path / "b.npz", [b"\xe9", b"b", b"c"]))
-    with pytest.raises(DataError, match=r"'classes' of shape \(1, 3\)"):
+    with pytest.raises(DataError, match=r"'classes' has shape \(1, 3\)"):
         data.npz(named(tmp_path / "c.npz", [["a", "b", "c"]]))
 
 
 @pytest.mark.parametrize("label", [np.uint64(2**64 - 1), np.float64(np.inf), np.float64(1e300), np.int64(2**62)])
 def test_a_label_that_is_no_class_is_named_as_it_is(tmp_path: Path, label: np.generic) -> None:
     y = np.where(np.arange(120) == 3, label, Y.astype(label.dtype))
-    with pytest.raises(DataError, match=rf"label {label!s}".replace("+", r"\+") + ", expected the numbers of classes"):
+    with pytest.raises(DataError, match=rf"label {label!s}".replace("+", r"\+") + ", expected class numbers"):
         data.npz(write_npz(tmp_path / "a.npz", y_train=y))
 
 
@@ -139,5 +139,5 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
 def test_no_inputs_are_refused(tmp_path: Path) -> None:
     silos = data.from_arrays({"a": (FEATURES, Y)})
     np.savez(tmp_path / "none.npz", x=FEATURES[:0])
-    with pytest.raises(DataError, match=r"none.npz: inputs of shape \(0, 4\), expected at least one"):
+    with pytest.raises(DataError, match=r"none.npz: inputs have shape \(0, 4\), expected at least one"):
         data.read_inputs(tmp_path / "none.npz", silos, "a")

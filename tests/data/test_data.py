@@ -120,9 +120,13 @@ def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
     settings = DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, split=Split(0.5, 0.25, 0.25))
     for silo in data.load(settings, 0):
         assert [len(getattr(silo, name)) for name in NAMES] == [20, 10, 10, 10]
-    with pytest.raises(DataError, match=r"3 silos with 14 test samples each need 42, but there are only 40"):
+    with pytest.raises(
+        DataError, match=r"3 silos with 14 test samples each need 42 test samples, but there are only 40"
+    ):
         data.load(DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, test_per_silo=14), 0)
-    with pytest.raises(DataError, match=r"41 silos with 1 test sample each need 41, but there are only 40"):
+    with pytest.raises(
+        DataError, match=r"41 silos with 1 test sample each need 41 test samples, but there are only 40"
+    ):
         data.load(DataSettings(source=f"npz:{path}", n_silos=41, samples_per_silo=3), 0)
 
 
@@ -428,9 +432,11 @@ def test_draws_deal_the_test_part_by_the_same_shares() -> None:
 
 
 def test_partition_that_cannot_be_is_one_clear_error() -> None:
-    with pytest.raises(DataError, match="no draw of 100 with partition 'dirichlet' gave each of 100 silos"):
+    with pytest.raises(DataError, match="none of 100 draws of partition 'dirichlet' gave each of 100 silos"):
         data.load(DataSettings(n_silos=100, partition=Partition(scheme="dirichlet", alpha=0.01)), 0)
-    with pytest.raises(DataError, match=r"2000 silos with at least 10 samples need 20000, but there are only 1438"):
+    with pytest.raises(
+        DataError, match=r"2000 silos with at least 10 samples each need 20000 samples, but there are only 1438"
+    ):
         data.load(DataSettings(n_silos=2000), 0)
-    with pytest.raises(ConfigurationError, match="per_silo = 11 but the data has 10 classes"):
+    with pytest.raises(ConfigurationError, match="per_silo = 11, but the data have only 10 classes"):
         data.load(DataSettings(n_silos=5, partition=Partition(scheme="classes", per_silo=11)), 0)

@@ -101,7 +101,7 @@ def test_declared_tables_are_the_plain_ones_together_and_apart(plain: list[Path]
     agreed = shared_schema(schemas, shared)
     for silo in expected:
         assert same(own_silos(own[silo.name], SEED, silo.name, agreed)[0], silo)
-    with pytest.raises(Refused, match="column 'town' contains text, and its categories would leave the silo"):
+    with pytest.raises(Refused, match="column 'town' contains text whose categories would leave the silo"):
         own_schema(own["a"], SEED, "a", allowed=())
 
 
@@ -116,9 +116,9 @@ def test_the_order_of_classes_is_as_they_are_named(coded: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("column", "rule", "told"),
     [
-        (DictionaryColumn(name="age", range=(0, 40)), "range", "'age': 4. of 51 values are not from 0 to 40, the"),
-        (DictionaryColumn(name="town", type="category", values=("north",)), "values", "are not among north, the first"),
-        (DictionaryColumn(name="height"), "columns", "no column 'height', which the dictionary has: declare its name"),
+        (DictionaryColumn(name="age", range=(0, 40)), "range", "only values from 0 to 40; 4. of 51 values"),
+        (DictionaryColumn(name="town", type="category", values=("north",)), "values", "only values among north; 2"),
+        (DictionaryColumn(name="height"), "columns", "no column 'height', which the dictionary has: declare"),
         (DictionaryColumn(name="town"), "reading", "but the dictionary declares the column as numbers, expected"),
     ],
 )  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_survey_shows_means_units_and_what_would_be_refused(coded: list[Path])
     ages = [float(row[0]) for row in rows(coded[0])[1:] if row[0] not in ("", "-9", "-9.0", "300")]
     assert columns["age"]["mean"] == pytest.approx(sum(ages) / len(ages))
     assert columns["age"]["range"] == [min(ages), max(ages)]
-    assert "values are not from 0 to 9 mg" in columns["dose"]["refused"]
+    assert "only values from 0 to 9 mg" in columns["dose"]["refused"]
     assert "no column 'height'" in columns["height"]["refused"]
     assert columns["note"]["becomes"] == "not read: not in the dictionary"
     assert columns["ill"]["becomes"] == "label: 2 classes"
@@ -210,7 +210,7 @@ def test_a_text_that_is_kept_or_sent_names_no_file_to_read(tmp_path: Path) -> No
         ("[age]\nunits = 'a'\n", r"dictionary\.toml:2: unknown key age\.units of a data dictionary"),
         ("age = 3\n", r"dictionary\.toml:1: age is a section"),
         ("[age]\nrange = [3, 1]\n", "column 'age' has range = .*, expected the lower value first"),
-        ("[age]\nvalues = ['a']\n", "column 'age' is a number, which has no values"),
+        ("[age]\nvalues = ['a']\n", "column 'age' has type = 'number', which excludes values"),
         ("[age]\ntype = 'text'\n", r"dictionary\.toml:2: age\.type = \"text\": must be 'number' or 'category'"),
         (None, r"data\.dictionary = 'dictionary\.toml': .*no such file or folder"),
     ],
@@ -254,5 +254,5 @@ def test_declarations_that_contradict_each_other_are_refused(more: dict[str, Any
 def test_columns_of_one_s_own_that_no_file_has_are_named(plain: list[Path]) -> None:
     with pytest.raises(ConfigurationError, match=r"data\.rename_columns names 'alter': .* has age, dose, town, ill"):
         data.load(settings(*plain, rename_columns=(OwnColumn(own="alter", name="age"),)), SEED)
-    with pytest.raises(Refused, match="several columns are 'age', expected one"):
+    with pytest.raises(Refused, match="several columns are called 'age', expected one"):
         data.load(settings(*plain, rename_columns=(OwnColumn(own="dose", name="age"),)), SEED)

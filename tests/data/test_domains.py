@@ -105,7 +105,9 @@ def test_all_test_samples_are_shared_out_in_each_domain(tmp_path: Path) -> None:
     assert [len(silo.test) for silo in silos] == [4, 3, 45, 45]
     assert {sum(len(getattr(silo, name)) for name in NAMES[:3]) for silo in silos} == {40}
     assert len(set(silos[2].indices["test"].tolist()) | set(silos[3].indices["test"].tolist())) == 90
-    with pytest.raises(DataError, match=r"^few: 2 silos with 4 test samples each need 8, but there are only 7"):
+    with pytest.raises(
+        DataError, match=r"^few: 2 silos with 4 test samples each need 8 test samples, but there are only 7"
+    ):
         data.load(DataSettings(source=f"npz:{few},{many}", n_silos=4, samples_per_silo=40, test_per_silo=4), 0)
 
 

@@ -100,7 +100,7 @@ REFUSED = [
     (
         "a gzip file",
         gzip.compress(PLAIN.encode()),
-        r"north\.csv: compressed by gzip, expected a csv file in UTF-8: save",
+        r"north\.csv: a file compressed by gzip, expected a csv file in UTF-8; save",
     ),
     ("a workbook", b"PK\x03\x04" + bytes(99), r"north\.csv: an Excel workbook or a zip archive, expected a csv file"),
     ("an old workbook", b"\xd0\xcf\x11\xe0" + bytes(99), r"north\.csv: an Excel workbook, expected a csv file"),
@@ -113,12 +113,12 @@ REFUSED = [
         PLAIN.replace("Müller", '"Müller', 1).encode(),
         r"not a readable csv file in UTF-8 \(unexpected end",
     ),
-    ("a name twice", text(head="x,x,y").encode(), r"column name 'x' is empty or duplicated, expected a header line"),
+    ("a name twice", text(head="x,x,y").encode(), r"column name 'x' is empty or duplicated, expected a different"),
     ("a comma at each end", text(end=",\n").encode(), r"column name '' is empty or duplicated"),
     (
         "an index without a name",
         INDEX.encode(),
-        r"remove the column \(an index that pandas wrote: to_csv\(index=False\)\)",
+        r"remove the column \(to_csv\(index=False\) of pandas",
     ),
     ("a title", b"Ward 7\n" + PLAIN.encode(), r"line 2: 3 values, expected 1 .* remove the lines above the header"),
     ("a comment", b"# today\n" + PLAIN.encode(), r"line 2: 3 values, expected 1 .* remove the lines above the header"),
@@ -201,7 +201,7 @@ def test_nested_and_binary_columns_are_refused_by_name(tmp_path: Path, kind: str
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     value: Any = {"list": [1, 2], "struct": {"a": 1}, "binary": b"ab"}[kind]
     pq.write_table(pa.table({"x": [value] * 30, "y": ["no", "yes", "no"] * 10}), tmp_path / "north.parquet")
-    with pytest.raises(DataError, match=r"north\.parquet: column 'x' contains .*, expected numbers or text; remove"):
+    with pytest.raises(DataError, match=r"north\.parquet: column 'x' contains .*, expected numbers or texts; remove"):
         read(tmp_path, {})
 
 

@@ -119,7 +119,7 @@ def test_one_table_is_dealt_to_silos_by_group(tmp_path: Path) -> None:
         seen.update({name for each in found.values() for name in each})
     assert set(seen.values()) == {1}
     assert sum(len(silo.test) for silo in load(settings, 0)) == pytest.approx(15, abs=2)
-    with pytest.raises(DataError, match=r"40 silos with 5 test .* 24 \(data.groups is set: samples are groups"):
+    with pytest.raises(DataError, match=r"40 silos with 5 test .* 24 \(data.groups is set, so each group counts"):
         load(dataclasses.replace(settings, n_silos=40), 0)
 
 
@@ -160,9 +160,9 @@ def test_the_rarest_label_of_a_group_is_its_stratum() -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"b": [1]}, r"groups: silo 'a' is only in one of silos and groups"),
-        ({"a": [1, 2]}, r"silo 'a': groups of shape \(2,\), expected \(240,\): one per sample"),
-        ({"a": [math.nan] + 239 * [1.0]}, r"silo 'a': groups of sample 0 is missing"),
+        ({"b": [1]}, r"silo 'a' is in only one of `silos` and `groups`"),
+        ({"a": [1, 2]}, r"silo 'a': groups with shape \(2,\), expected \(240,\), one value per sample"),
+        ({"a": [math.nan] + 239 * [1.0]}, r"silo 'a': sample 0 has no value in groups"),
         ({"a": 240 * [7]}, r"silo 'a': 1 groups in 240 samples, expected at least 4, one for each split"),
         ([1], r"groups is a list, expected a mapping"),
     ],
@@ -175,7 +175,7 @@ def test_groups_that_do_not_fit_are_refused(values: object, told: str) -> None:
 def test_columns_that_cannot_be_groups_or_times_are_refused(tmp_path: Path) -> None:
     for key, value, told in (
         ("groups", "patient", r"data.groups = 'patient': .*a.csv has patient_id, admitted, dose, outcome"),
-        ("groups", "outcome", r"data.groups = 'outcome' is data.target, too"),
+        ("groups", "outcome", r"data.groups and data.target are both 'outcome'"),
         ("time", "patient_id", r"line 2: 'patient_id' is 'a\d+', but the column is data.time: expected dates"),
     ):
         with pytest.raises((DataError, ConfigurationError), match=told):

@@ -114,10 +114,10 @@ def test_groups_of_parts_are_arrays_of_these_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", **parts, patient_test=np.char.add("new ", test["patient"]))
     check_apart(load(settings, 0), settings)
     np.savez(tmp_path / "a.npz", **parts, patient_test=test["patient"][1:])
-    with pytest.raises(DataError, match=r"groups of shape \(119,\), expected \(120,\)"):
+    with pytest.raises(DataError, match=r"groups with shape \(119,\), expected \(120,\)"):
         load(settings, 0)
     np.savez(tmp_path / "a.npz", **parts, patient_test=test["patient"][None])
-    with pytest.raises(DataError, match=r"'patient_test' of shape \(1, 40\), expected data\.groups of one dimension"):
+    with pytest.raises(DataError, match=r"'patient_test' of data\.groups has shape \(1, 40\), expected one dimension"):
         load(settings, 0)
 
 

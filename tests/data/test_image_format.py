@@ -76,7 +76,7 @@ def test_luma_is_pillows_and_undoes_repetition() -> None:
     assert np.array_equal(data.recolored(colors, 1)[0, ..., 0], np.asarray(Image.fromarray(colors[0]).convert("L")))
     grey = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
     assert np.array_equal(data.recolored(data.recolored(grey, 3), 1), grey)
-    with pytest.raises(DataError, match="cannot convert images with 4 channels to 3, expected 1 or 3"):
+    with pytest.raises(DataError, match="cannot convert images with 4 channels to 3 channels, expected 1 or 3"):
         data.recolored(np.zeros((1, 2, 2, 4), np.uint8), 3)
 
 
@@ -150,7 +150,7 @@ def test_images_of_the_hub_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = ModuleType("datasets")
     fake.load_dataset = lambda name: {"train": Part(image=x, label=[0, 1] * 30)}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    with pytest.raises(DataError, match=r"hub:shapes: images of different sizes.*data\.size"):
+    with pytest.raises(DataError, match=r"hub:shapes: images have different sizes.*data\.size"):
         data.load(DataSettings(source="hub:shapes", n_silos=2), 0)
     assert data.load(DataSettings(source="hub:shapes", n_silos=2, size=8), 0).shape == (1, 8, 8)
 
@@ -188,7 +188,9 @@ def test_what_cannot_be_brought_to_one_shape_is_a_clear_error(tmp_path: Path) ->
         data.load(DataSettings(source=source), 0)
     x, y = labeled_images(90)
     for name in ("size", "channels"):
-        with pytest.raises(ConfigurationError, match=rf"data\.{name} = 3 is for images, but these inputs are features"):
+        with pytest.raises(
+            ConfigurationError, match=rf"data\.{name} = 3 is for images, but these inputs are not images"
+        ):
             data.from_arrays({"a": (x[:, 0], y)}, **{name: 3})  # type: ignore[arg-type]
     table = DataSettings(source=f"csv:{write_csv(tmp_path / 'a.csv')}", target="ill", n_silos=2, size=8)
     with pytest.raises(ConfigurationError, match=r"data\.size = 8 is for images"):
@@ -198,9 +200,9 @@ def test_what_cannot_be_brought_to_one_shape_is_a_clear_error(tmp_path: Path) ->
     with pytest.raises(DataError, match=r"silo 'b': images with 4 channels, expected 1 or 3"):
         data.from_arrays({"a": (x, y), "b": (np.stack([x] * 4, -1), y)}, channels=3)
     silos = data.from_arrays({"a": (x, y), "b": (x, y)}, size=8)
-    with pytest.raises(DataError, match=r"of shape \(6, 6, 2\), expected \(8, 8, 1\)"):
+    with pytest.raises(DataError, match=r"have shape \(6, 6, 2\), expected \(8, 8, 1\)"):
         silos.prepare(np.stack([x] * 2, -1))
-    with pytest.raises(DataError, match=r"of shape \(7, 7, 1\), expected \(6, 6, 1\)"):
+    with pytest.raises(DataError, match=r"have shape \(7, 7, 1\), expected \(6, 6, 1\)"):
         data.from_arrays({"a": (x, y)}).prepare(np.zeros((2, 7, 7), np.uint8))
 
 
@@ -214,5 +216,5 @@ def test_channels_first_are_the_same_images_in_training_and_in_prediction() -> N
     assert torch.equal(first.preparation.inputs(np.moveaxis(x, -1, 1)), last.preparation.inputs(x))
     with pytest.raises(DataError, match=r"silo 'a': shape \(60, 12, 10, 3\), expected images N,C,H,W with 1 or 3"):
         data.from_arrays({"a": (x, y)}, channels="first")
-    with pytest.raises(DataError, match=r"looks like channels first, .* channels='first' of from_arrays"):
+    with pytest.raises(DataError, match=r"looks like channels first, .* pass channels='first' to from_arrays"):
         data.from_arrays({"a": (np.moveaxis(x, -1, 1), y)})

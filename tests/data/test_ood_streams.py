@@ -231,9 +231,9 @@ def test_settings_of_streams_that_cannot_be(tmp_path: Path) -> None:
     path, (x, y) = tmp_path / "cat.npz", labeled_images(120)
     np.savez(path, x=x, y=y, classes=["badger", "cat", "dog"])
     source = {"source": f"npz:{path}", "partition": Partition()}
-    with pytest.raises(ConfigurationError, match=r"no class 'bagder'; did you mean badger\? \(there are: badger, cat"):
+    with pytest.raises(ConfigurationError, match=r"no class 'bagder'; did you mean badger\? \(available: badger, cat"):
         load(OodSettings(held_out_classes=("cat", "bagder")), **source)
-    with pytest.raises(ConfigurationError, match="1 of 3 classes left, expected at least 2"):
+    with pytest.raises(ConfigurationError, match="leaves 1 of 3 classes to the silos, expected at least 2"):
         load(OodSettings(held_out_classes=("cat", "dog")), **source)
     with pytest.raises(ConfigurationError, match=r"shares .* with data\.source"):
         load(OodSettings(global_source=f"npz:{tmp_path / '..' / tmp_path.name / 'cat.npz'}"), **source)
@@ -250,7 +250,7 @@ def test_streams_of_nothing_unknown_are_errors() -> None:
     with pytest.raises(DataError, match="'domains': all silos belong to one domain, 'digits'"):
         load(OodSettings(local="domains"))
     silos = load()
-    with pytest.raises(ConfigurationError, match="local = 'both', expected none, classes or domains"):
+    with pytest.raises(ConfigurationError, match="local = 'both', expected 'none', 'classes' or 'domains'"):
         data.with_streams(silos, ood_local="both")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="per_silo = 0, expected at least 1"):
         data.with_streams(silos, per_silo=0)

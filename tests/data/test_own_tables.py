@@ -291,7 +291,9 @@ def test_a_column_of_another_name_is_named_with_the_key_that_maps_it(tmp_path: P
     for file, name in zip(files, ("creatinine", "creatinin"), strict=True):
         file.write_text("\n".join([f"{name},ill", *(f"{row}.5,{row % 2}" for row in range(40))]))
     key = 'data.files.south.rename_columns.creatinin = "creatinine"'
-    with pytest.raises(DataError, match=re.escape(f"expected the same columns: set {key} if these are the same")):
+    with pytest.raises(
+        DataError, match=re.escape(f"expected the same columns: set {key} if these columns are the same")
+    ):
         caveat.data.from_files(*files, target="ill")
     renamed = {"south": {"rename_columns": {"creatinin": "creatinine"}}}
     assert len(caveat.data.from_files(*files, target="ill", files=renamed)) == 2
@@ -306,7 +308,7 @@ def test_advice_on_other_columns_keeps_the_target_and_names_a_column_once(tmp_pa
         with pytest.raises(DataError) as refused:
             caveat.data.from_files(*files, target="ill")
         told.append(str(refused.value).partition("expected the same columns: ")[2])
-    assert told[0] == f"{files[1]} needs 'ill', or its own name for it in data.files.south.rename_columns"
+    assert told[0] == f"{files[1]} needs 'ill', or another column renamed to it in data.files.south.rename_columns"
     assert told[1].count('= "creatinine"') == 1
 
 

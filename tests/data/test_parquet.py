@@ -72,7 +72,7 @@ def test_a_folder_and_a_bare_path_are_tables_too(tmp_path: Path) -> None:
     ("columns", "told"),
     [
         ({"lists": [[1]] * N}, "column 'lists' contains list<"),
-        ({"bytes": [b"x"] * N}, "column 'bytes' contains binary, expected numbers or text"),
+        ({"bytes": [b"x"] * N}, "column 'bytes' contains binary, expected numbers or texts"),
         ({"age": [float("inf")] * N}, "line 1: 'age' is 'inf', expected a finite number"),
         ({"name": [f"Jo {i}" for i in range(N)]}, "look like names or free text"),
         ({" age": [1.0] * N}, "column name 'age' is empty or duplicated"),
@@ -139,9 +139,7 @@ def test_a_silo_elsewhere_reads_rows_as_they_are_needed(tmp_path: Path, monkeypa
 
 def test_text_is_not_read_as_it_is_needed(tmp_path: Path) -> None:
     write(tmp_path / "t", COLUMNS)
-    with pytest.raises(
-        ConfigurationError, match=r"north\.csv is text: remove the key, or write the table as a parquet"
-    ):
+    with pytest.raises(ConfigurationError, match=r"north\.csv is text: remove the key, or save the table as a parquet"):
         data.load(DataSettings(source=source(tmp_path / "t", "csv"), target="outcome", lazy=True), 0)
 
 

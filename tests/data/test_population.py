@@ -92,5 +92,5 @@ def test_it_gives_the_bits_of_silos_in_memory(workers: int, tmp_path: Path) -> N
 def test_a_maker_has_to_keep_to_the_name_it_is_given() -> None:
     with pytest.raises(DataError, match=r"make\(0, 'silo-00'\) returned a silo called 'ward'"):
         population(20, lambda number, name: make(number, "ward"), ["no", "yes"])
-    with pytest.raises(DataError, match="a population of 0 silos"):
+    with pytest.raises(DataError, match="count = 0, expected at least 1 silo"):
         population(0, make, ["no", "yes"])

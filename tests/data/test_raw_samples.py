@@ -286,12 +286,12 @@ def test_a_data_set_that_fails_names_silo_item_and_what_it_raises() -> None:
     failing = Failing(FEATURES)
     silos = from_datasets({"a": Items(FEATURES), "b": failing})
     failing.gone = 37
-    told = "^silo 'b', item 37: reading it fails: OSError: scan-37.dcm is gone$"
+    told = r"^silo 'b', item 37: the item cannot be read \(OSError: scan-37.dcm is gone\)$"
     with pytest.raises(DataError, match=told):
         from_datasets({"b": failing})
     with pytest.raises(DataError, match=told):
         caveat.run(silos, METHOD)
-    with pytest.raises(DataError, match=r"silo 'b': len\(\) fails: NotImplementedError"):
+    with pytest.raises(DataError, match=r"silo 'b': len\(\) of the data set fails \(NotImplementedError"):
         from_datasets({"b": Unmeasured(FEATURES)})
 
 
@@ -311,35 +311,35 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
     ("silos", "settings", "words"),
     [
         ([Items(FEATURES)], {}, "silos is a list, expected a mapping from names to data sets"),
-        ({"a": iter([1])}, {}, "silo 'a': a list_iterator, expected a data set with a length and items"),
-        ({3: Items(FEATURES)}, {}, "silo 3: expected a text"),
+        ({"a": iter([1])}, {}, "silo 'a': found a list_iterator, expected a data set with a length and items"),
+        ({3: Items(FEATURES)}, {}, "silo 3: expected a string"),
         ({"a": Items(FEATURES[:0])}, {}, "silo 'a': no samples"),
         (
             {"a": (Items(FEATURES),) * 3},
             {},
-            "silo 'a': 3 data sets, expected one, or a training and a test data set",
+            "silo 'a': found 3 data sets, expected one, or a training and a test data set",
         ),
         (
             {"a": (Items(FEATURES), Items(FEATURES[:, :3]))},
             {},
-            "inputs (5,) of float32 but test inputs (3,) of float32",
+            "inputs have shape (5,) and dtype float32, but test inputs have shape (3,)",
         ),
-        ({"a": [1, 2]}, {}, "silo 'a', item 0: a int, expected (x, y)"),
-        ({"a": Items(FEATURES, names=("u", "v"))}, {}, "a mapping of u, v; set columns=(INPUT, LABEL)"),
+        ({"a": [1, 2]}, {}, "silo 'a', item 0: found a int, expected (x, y)"),
+        ({"a": Items(FEATURES, names=("u", "v"))}, {}, "found a mapping with keys u, v; set columns=(INPUT, LABEL)"),
         ({"a": Items(FEATURES, names=("u", "v"))}, {"columns": ("u", "w")}, "['u', 'v'], expected columns 'u' and 'w'"),
-        ({"a": Items(FEATURES.half())}, {}, "item 0: x of shape (5,), float16; expected float32"),
+        ({"a": Items(FEATURES.half())}, {}, "item 0: x has shape (5,) and dtype float16; expected float32"),
         ({"a": Items(FEATURES / 0)}, {}, "item 0: x has NaN or infinite numbers, the first in row 0"),
-        ({"a": Items(["ab"] * N)}, {}, "item 0: x of <U2, expected numbers"),
+        ({"a": Items(["ab"] * N)}, {}, "item 0: x has dtype <U2, expected numbers"),
         (
             {"a": Items([torch.ones(5 - n % 2) for n in range(N)])},
             {},
-            "item 1: x of shape (4,), float32; expected (5,)",
+            "item 1: x has shape (4,) and dtype float32, expected (5,)",
         ),
-        ({"a": Items(FEATURES, ["no", "yes"] * 40)}, {}, "silo 'a': labels such as 'no', expected whole numbers"),
+        ({"a": Items(FEATURES, ["no", "yes"] * 40)}, {}, "silo 'a': found labels such as 'no', expected non-negative"),
         (
             {"a": Items(FEATURES), "b": Items(torch.ones(N, 5).long())},
             {},
-            "silo 'b': inputs of int64, expected",
+            "silo 'b': inputs have dtype int64, expected",
         ),
         ({"a": Items(FEATURES), "b": Items(torch.ones(N, 4))}, {}, "expected one shape for all"),
     ],

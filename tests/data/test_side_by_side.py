@@ -120,7 +120,7 @@ def test_the_advice_works(tmp_path: Path) -> None:
     files = hospitals(tmp_path, factor=1, south="FM", word="south")
     with pytest.raises(DataError, match=r"^labels: silo 'south' has 'n', 'y', others have 'no', 'yes'") as refused:
         caveat.data.from_files(*files, target="ill")
-    same, four = str(refused.value).split("; if these are 4 classes")
+    same, four = str(refused.value).split("; if the labels are 4 classes")
     assert keys_of(four) == {"classes": ["n", "no", "y", "yes"]}
     keys = keys_of(same)
     assert keys == {"label_codes": {"n": "no", "y": "yes"}}
@@ -136,7 +136,9 @@ def test_the_advice_works(tmp_path: Path) -> None:
 
 def test_labels_of_two_silos_that_share_none_are_refused_unless_declared() -> None:
     check_spellings({"a": ["0", "1"], "b": ["1", "2"], "c": ["7", "8"]}, ())  # numbers may be classes of their own
-    with pytest.raises(DataError, match=r'set data\.label_codes\.0 = "no" and data\.label_codes\.1 = "yes"; if these'):
+    with pytest.raises(
+        DataError, match=r'set data\.label_codes\.0 = "no" and data\.label_codes\.1 = "yes"; if the labels'
+    ):
         check_spellings({"a": ["0", "1"], "b": ["no", "yes"]}, ())
     check_spellings({"a": ["0", "1"], "b": ["no", "yes"]}, ("0", "1", "no", "yes"))
     check_spellings({"a": ["cat", "dog"], "b": ["dog", "hen"]}, ())

@@ -28,12 +28,12 @@ HOLED = np.where(np.eye(80, 5), np.nan, X)
         ([np.ones((2, 1 + i % 2)) for i in range(80)], Y, "x: rows of different shapes; expected rows of equal"),
         (torch.from_numpy(X).requires_grad_(), Y, "x requires a gradient, expected data; use tensor.detach()"),
         (X, torch.ones(80, requires_grad=True), "y requires a gradient"),
-        (torch.from_numpy(X).bfloat16(), Y, "x is of bfloat16"),
+        (torch.from_numpy(X).bfloat16(), Y, "x has dtype bfloat16"),
         (torch.from_numpy(X).to_sparse(), Y, "x is a sparse tensor"),
         (torch.from_numpy(X).to("meta"), Y, "x is on device 'meta', expected 'cpu'"),
         (HOLED, Y, "5 values are NaN or infinite, the first at row 0, column 0"),
-        (X, np.eye(2)[Y], "labels of shape (80, 2), expected one per sample"),
-        (X.astype(str), Y, "features of <U32, expected numbers"),
+        (X, np.eye(2)[Y], "labels have shape (80, 2), expected (N,), one label"),
+        (X.astype(str), Y, "features have dtype <U32, expected numbers"),
     ],
 )
 def test_arrays(x: object, y: object, words: str) -> None:
@@ -53,7 +53,7 @@ def test_rows_that_are_tensors_are_an_array() -> None:
     ("silos", "classes", "words"),
     [
         ([(X, Y)], None, "silos is a list, expected a mapping from names to arrays"),
-        ({"a": {"x": X, "y": Y}}, None, "silo 'a': a dict, expected (x, y)"),
+        ({"a": {"x": X, "y": Y}}, None, "silo 'a': found a dict, expected (x, y)"),
         ({"a": (X, Y * 0), "b": (X + 1, Y * 0)}, None, "all labels of all silos are '0', expected two classes"),
         ({"a": (X, Y * 0)}, ["one"], "1 classes, expected two or more"),
         ({"a": (X, Y)}, "ab", "classes is a str, expected a list of names"),
@@ -78,17 +78,21 @@ def silo(name: str, x: Any = None, y: Any = None) -> Silo:
 @pytest.mark.parametrize(
     ("x", "y", "words"),
     [
-        (None, torch.from_numpy(Y).float(), "y of float32, expected int64 class indices; use y.long()"),
+        (None, torch.from_numpy(Y).float(), "y has dtype float32, expected int64 class indices; use y.long()"),
         (X, Y, "x is a ndarray, expected a torch.Tensor; use torch.from_numpy"),
         (None, torch.from_numpy(Y) + 1, "label 2 is outside the 2 classes 0..1"),
         (None, torch.from_numpy(Y) - 1, "label -1 is outside the 2 classes 0..1"),
-        (None, torch.from_numpy(Y)[:, None], "x of shape (20, 5) and y of (20, 1), expected (N, ...) and (N,)"),
-        (None, torch.from_numpy(Y)[:70], "x of shape (20, 5) and y of (10,)"),
+        (None, torch.from_numpy(Y)[:, None], "x has shape (20, 5) and y has shape (20, 1), expected (N, ...) and (N,)"),
+        (None, torch.from_numpy(Y)[:70], "x has shape (20, 5) and y has shape (10,)"),
         (torch.from_numpy(HOLED).float(), None, "x has NaN or infinite numbers, the first in row 0; expected finite"),
-        (torch.from_numpy(X).double(), None, "x of float64, expected float32, or int64 for token ids; use x.float()"),
-        (torch.from_numpy(X).int(), None, "x of int32, expected float32"),
-        (torch.from_numpy(X).long() - 9, None, "x has numbers below 0, the first in row 0; expected token ids"),
-        (torch.from_numpy(X[:, 0]), None, "x of shape (20,), expected (N, ...)"),
+        (
+            torch.from_numpy(X).double(),
+            None,
+            "x has dtype float64, expected float32, or int64 for token ids; use x.float()",
+        ),
+        (torch.from_numpy(X).int(), None, "x has dtype int32, expected float32"),
+        (torch.from_numpy(X).long() - 9, None, "x has negative numbers, the first in row 0; expected non-negative"),
+        (torch.from_numpy(X[:, 0]), None, "x has shape (20,), expected (N, ...)"),
         (torch.from_numpy(X).requires_grad_(), None, "x requires a gradient"),
     ],
 )
@@ -105,8 +109,14 @@ def test_a_population_and_silos_made_by_hand(x: Tensor | None, y: Tensor | None,
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda name: silo(name, torch.from_numpy(X[:, :4])), "inputs of shape (4,), float32; expected (5,), float32"),
-        (lambda name: silo(name, torch.from_numpy(X).abs().long()), "inputs of shape (5,), int64; expected (5,)"),
+        (
+            lambda name: silo(name, torch.from_numpy(X[:, :4])),
+            "inputs have shape (4,) and dtype float32, expected (5,) and float32",
+        ),
+        (
+            lambda name: silo(name, torch.from_numpy(X).abs().long()),
+            "inputs have shape (5,) and dtype int64, expected (5,)",
+        ),
         (lambda name: silo(name, torch.from_numpy(HOLED).float()), "NaN"),
         (lambda name: Silo(name, "", *[(X, Y)] * 4), "a tuple, expected caveat.data.Data(x, y)"),
     ],
@@ -139,7 +149,7 @@ def test_raw_inputs_to_predict_are_finite() -> None:
     silos = from_arrays({"a": (X, Y)})
     with pytest.raises(DataError, match="NaN or infinite"):
         silos.inputs(HOLED)
-    with pytest.raises(DataError, match=r"float64; expected \(N, 5\), float32"):
+    with pytest.raises(DataError, match=r"float64, expected \(N, 5\) and float32"):
         silos.inputs(torch.from_numpy(X).double())
 
 

@@ -107,7 +107,7 @@ def test_pictures_and_inputs_go_back_and_forth(tmp_path: Path) -> None:
     assert torch.equal(data.read_inputs(tmp_path / "new.npz", silos, "away"), inputs)
     with pytest.raises(DataError, match="no silo 'nobody', expected one of home, away"):
         data.read_inputs(tmp_path / "new.npz", silos, "nobody")
-    with pytest.raises(DataError, match=r"of shape \(6, 6, 1\), expected \(6, 6, 3\)"):
+    with pytest.raises(DataError, match=r"have shape \(6, 6, 1\), expected \(6, 6, 3\)"):
         silos.prepare(x)
 
 

@@ -176,9 +176,9 @@ def test_arrays_have_subgroups_beside_them() -> None:
     binned = data.from_arrays(arrays, subgroups=ages, subgrouping=Subgrouping("age", edges=(10,)))
     assert binned.subgroup_names == ("age < 10", "age >= 10")
     assert silos.noted(arrays["s0"][0], "s0", subgroups=["m"] * 40).subgroup is not None
-    with pytest.raises(DataError, match=r"silo 's0': subgroups of shape \(3,\), expected \(40,\)"):
+    with pytest.raises(DataError, match=r"silo 's0': subgroups with shape \(3,\), expected \(40,\)"):
         data.from_arrays(arrays, subgroups={**sexes, "s0": ["f"] * 3})
-    with pytest.raises(DataError, match=r"subgroups of shape \(3,\), expected \(40,\)"):
+    with pytest.raises(DataError, match=r"subgroups have shape \(3,\), expected \(40,\)"):
         silos.noted(arrays["s0"][0], "s0", subgroups=["m"] * 3)
     with pytest.raises(DataError, match="trained without"):
         data.from_arrays(arrays).noted(arrays["s0"][0], "s0", subgroups=["m"] * 40)
@@ -188,7 +188,7 @@ def test_arrays_have_subgroups_beside_them() -> None:
 
 def test_unusable_subgroups_are_refused(tmp_path: Path) -> None:
     paths = files(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"data\.target = 'y' is data\.subgroups, too"):
+    with pytest.raises(ConfigurationError, match=r"data\.target and data\.subgroups are both 'y'"):
         data.from_files(*paths, target="y", subgroups="y", subgroup_input=False)
     with pytest.raises(ConfigurationError, match="'weight'"):
         data.from_files(*paths, target="y", subgroups="weight")
@@ -198,11 +198,11 @@ def test_unusable_subgroups_are_refused(tmp_path: Path) -> None:
         data.from_files(*paths, target="y", subgroups="sex", subgroup_edges=[1])
     with pytest.raises(ConfigurationError, match="no effect without"):
         data.from_files(*paths, target="y", subgroup_edges=[1])
-    with pytest.raises(ConfigurationError, match="expected one of them"):
+    with pytest.raises(ConfigurationError, match="expected only one of them"):
         data.from_files(*paths, target="y", subgroups="age", subgroup_edges=[1], subgroup_quantiles=2)
     with pytest.raises(ConfigurationError, match="in increasing order"):
         data.from_files(*paths, target="y", subgroups="age", subgroup_edges=[2, 1])
-    with pytest.raises(ConfigurationError, match="twice"):
+    with pytest.raises(ConfigurationError, match="expected different values"):
         data.from_files(*paths, target="y", subgroups="age", subgroup_values=["1", "1.0"])
     with pytest.raises(ConfigurationError, match=r"needs data\.subgroup_values or data\.subgroup_edges"):
         data.DataSettings(source="on_site", target="y", subgroups="sex")

@@ -164,7 +164,7 @@ def test_whole_numbers_can_be_classes(
     ("keys", "message"),
     [
         ({"numeric": ("dose",), "categorical": ("dose",)}, "both have 'dose'"),
-        ({"numeric": ("ill",)}, "data.target = 'ill' is data.numeric, too"),
+        ({"numeric": ("ill",)}, "data.target and data.numeric are both 'ill'"),
         ({"numeric": ("size",)}, "data.numeric = 'size': .* has dose, age, ill"),
         ({"decimal": ";"}, "data.decimal|decimal = ';'"),
         ({"separator": ""}, "data.separator = ''"),

@@ -25,8 +25,8 @@ def nobody(number: int, name: str) -> Silo:
     [
         (lambda: data.from_arrays([1, 2]), "silos is a list, expected a mapping from names to arrays"),
         (lambda: data.from_arrays(None), "silos is a NoneType"),
-        (lambda: data.from_arrays({"a": 3}), "silo 'a': a int, expected (x, y)"),
-        (lambda: data.from_arrays({"a": "xy"}), "silo 'a': a str, expected (x, y)"),
+        (lambda: data.from_arrays({"a": 3}), "silo 'a': found a int, expected (x, y)"),
+        (lambda: data.from_arrays({"a": "xy"}), "silo 'a': found a str, expected (x, y)"),
         (
             lambda: data.from_arrays({"a": ([[1, 2], [3]], [0, 1])}),
             "silo 'a': x: rows of different lengths, from 1 to 2",

@@ -132,7 +132,7 @@ WRONG = {
         "'outcome': labels must be in", True,
     ),
     "a class that is written otherwise": (
-        lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); did you mean",
+        lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); declare in",
         "'outcome': labels must be in data.classes", False,
     ),
     "a meaning that is written otherwise": (
@@ -150,15 +150,15 @@ WRONG = {
         "refuses: counts of 1 to 4 rows", True,
     ),
     "surnames": (
-        with_surnames, "texts in 38 rows; they would be sent to the server and look like names: remove the column, "
-        "'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
+        with_surnames, "texts in 38 rows, which would be sent to the server and look like names; remove the column "
+        "with 'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
     ),
     "an empty label": (
-        without_a_label, "line 2: 'outcome' is missing (''), expected a value: add it, or remove the row from",
+        without_a_label, "line 2: 'outcome' is missing (''), expected a value; add it, or remove the row from",
         "refuses, 'outcome': every row must have a label", True,
     ),
     "a file in Latin-1": (
-        in_latin_1, "not in UTF-8, expected a csv file in UTF-8: save it in UTF-8, or if it is in ISO-8859-1",
+        in_latin_1, "not in UTF-8, expected a csv file in UTF-8; save the file in UTF-8 or, if it is in ISO-8859-1",
         "refuses: tables must be csv files in UTF-8", True,
     ),
     "one class": (

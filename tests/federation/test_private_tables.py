@@ -137,7 +137,10 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     assert "silo 'hill' refuses, a column that is not agreed on: the silo sends categories only for columns" in refused
     log = capsys.readouterr().err
     assert "hill.csv: column 'surname' contains text" in log
-    assert "remove the column, 'surname' = false in [data.rename_columns] of silo.toml; naming it in categorical" in log
+    assert (
+        "remove the column with 'surname' = false in [data.rename_columns] of silo.toml; naming it in categorical"
+        in log
+    )
     notes = federation.notes
     silo(home, more="[data.rename_columns]\nsurname = false\n")
     federation.serve(load(str(tmp_path / "config.toml"), ["federation.start_timeout=30"]))
@@ -282,11 +285,11 @@ def test_small_counts_leave_only_where_the_silo_allows_it(tmp_path: Path, capsys
     [
         (
             {"range": (-1, 0.5), "unit": "kPa"}, "", "'age': values must be in the range of data.dictionary",
-            "values are not from -1 to 0.5 kPa, the first: ",
+            "the dictionary allows only values from -1 to 0.5 kPa; ",
         ),
         (
             {"unit": "years"}, '[data.rename_columns]\nage = {unit = "months"}\n', "'age': numbers must be in the unit",
-            "column 'age' is in 'months', but the dictionary has it in 'years': expected that unit, or a factor in",
+            "column 'age' is in 'months', but the dictionary has it in 'years'; expected",
         ),
         ({}, '[data.rename_columns]\nage = "old"\n', "'age': columns must be in data.dictionary",
          "no column 'age'"),

@@ -116,10 +116,10 @@ def test_sums_of_targets_are_checked(tmp_path: Path) -> None:
     data = Federation(tmp_path, predict="quantity").config.data
     good = own_sums(torch.arange(9.0).numpy(), data)
     assert summed([good, good], data, ()).tolist() == [18, 72, 408]
-    counts = "sums of targets with counts from {0} to {0}, expected whole numbers up to 1,000,000,000"
+    counts = "sums of targets have counts from {0} to {0}, expected whole numbers from 0 to 1,000,000,000"
     for bad, why in (
-        ((), r"sums of targets of shape \(0,\), expected \(1, 3\)"),
-        (((1.0, 2),), r"sums of targets of shape \(1, 2\), expected \(1, 3\)"),
+        ((), r"sums of targets have shape \(0,\), expected \(1, 3\)"),
+        (((1.0, 2),), r"sums of targets have shape \(1, 2\), expected \(1, 3\)"),
         *((((count, 2.0, 3.0),), re.escape(counts.format(f"{count:g}"))) for count in (-1.0, 1.5, 1e12)),
     ):
         with pytest.raises(DataError, match=why):
@@ -135,20 +135,20 @@ def test_sums_that_no_targets_have_are_refused(kind: str, tmp_path: Path) -> Non
     cells = torch.tensor(own_sums(y.numpy(), data, edges), dtype=torch.float64)
     assert checked_sums(cells.tolist(), data, edges, first).equal(cells)
     *ahead, n, total, _ = first[0]
-    with pytest.raises(DataError, match="their squares are too small"):
+    with pytest.raises(DataError, match="the sum of squares does not fit"):
         checked_sums([[*ahead, n, total, 100.0]], data, ())
     if kind == "time":
         with pytest.raises(DataError, match="the sum of times is below 0"):
             checked_sums([[*ahead, n, -total, 204.0]], data, ())
     full = int(cells[0].nonzero()[-1])
-    changes = {"outside its cell": (1, 50.0), "10 targets, but before 9": (0, 2.0)}
+    changes = {"does not fit the edges": (1, 50.0), "10 targets, but 9 in the first sums": (0, 2.0)}
     for why, (row, value) in changes.items():
         changed = cells.clone()
         changed[row, full] = value
         changed[1, full] += cells[1, full] * (row == 0)
         with pytest.raises(DataError, match=why):
             checked_sums(changed.tolist(), data, edges, first)
-    with pytest.raises(DataError, match="their sum was another one before"):
+    with pytest.raises(DataError, match="their total differs from the first sums"):
         checked_sums(cells.tolist(), data, edges, ((*ahead, n, 1.0, 204.0),))
 
 
@@ -209,7 +209,7 @@ def test_a_grid_of_the_servers_choice_needs_small_counts_even_if_all_counts_are_
     data, edges = Federation(tmp_path, predict="quantity").config.data, torch.linspace(0, 9, 4097).tolist()
     assert sum(own_sums(torch.arange(9.0).numpy(), data, edges)[0]) == 9
     for bad in ((0.0, 5.0, 9.0), edges[::-1], [*edges[:-1], math.inf], [*edges, 10.0]):
-        with pytest.raises(DataError, match=r"a grid of \d+ edges, expected 4097 that ascend"):
+        with pytest.raises(DataError, match=r"invalid grid of \d+ edges, expected 4097 finite edges"):
             own_sums(torch.arange(9.0).numpy(), data, bad)
 
 

@@ -225,11 +225,11 @@ def test_class_weights_and_commands_for_classes_are_refused() -> None:
     [
         ({"range": (0.0, 5.0)}, "exceed data.range"),
         ({"predict": "classes", "range": (0.0, 5.0)}, "data.range"),
-        ({"range": (5.0, 0.0)}, "lowest and the highest"),
+        ({"range": (5.0, 0.0)}, "expected the lower value first"),
         ({"label_noise": (0.1,)}, "data.label_noise is for classes"),
         ({"classes": ("a", "b")}, "data.classes is for classes"),
         ({"standardize_target": "silo", "range": (0.0, 50.0)}, r"targets from -\d.* exceed data.range"),
-        ({"standardize_target": "silo", "predict": "classes"}, "standardize_target = 'silo' is for data.predict"),
+        ({"standardize_target": "silo", "predict": "classes"}, "standardize_target = 'silo' needs data.predict"),
         ({"standardize_target": "silo", "predict": "time", "event": "a"}, "the times of all silos begin at 0"),
         ({"source": "on_site"}, "every silo reads its own data"),
     ],

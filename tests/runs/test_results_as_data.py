@@ -106,9 +106,9 @@ def test_figures_of_labelled_inputs_are_those_of_the_test_split_and_of_scikit_le
     ("y", "error", "text"),
     [
         ([0, 1], ConfigurationError, "2 labels for 24 inputs"),
-        ([0, 2] * 12, DataError, "y: label 2, expected a class of the run: well, ill, or its number from 0"),
-        (["sick"] * 24, DataError, "y: label 'sick', expected a class"),
-        ([[0, 1]] * 12, DataError, r"labels of shape \(12, 2\)"),
+        ([0, 2] * 12, DataError, r"y: unknown label 2, expected a class of the run \(well, ill\) or its number from 0"),
+        (["sick"] * 24, DataError, "y: unknown label 'sick', expected a class"),
+        ([[0, 1]] * 12, DataError, r"labels have shape \(12, 2\)"),
     ],
 )
 def test_other_labels_are_refused(run: Run, y: Any, error: type[Exception], text: str) -> None:
@@ -127,7 +127,7 @@ def test_files_with_labels_are_measured_on_the_command_line(run: Run, tmp_path: 
     )
     np.savez(tmp_path / "bare.npz", x=x.numpy())
     told = one_error(command("evaluate", run.folder, tmp_path / "bare.npz", "--silo", "a"), 3)
-    assert "no array 'y' of labels" in told
+    assert "no array 'y', expected one with the label" in told
     wrong = command("evaluate", run.folder, tmp_path / "new.npz", "--silo", "a", "--target", "y")
     assert "is not a table" in one_error(wrong, 2)
 
@@ -167,6 +167,6 @@ def test_images_are_predicted_by_name_and_measured_by_folder(tmp_path: Path) -> 
     assert found.exit_code == 0, found.stderr
     assert np.sum(json.loads(found.stdout)["confusion"], 1).tolist() == [1, 2]
     (tmp_path / "new" / "dog").rename(tmp_path / "new" / "wolf")
-    assert "label 'wolf', expected a class of the run: cat, dog" in one_error(
+    assert "label 'wolf', expected a class of the run (cat, dog" in one_error(
         command("evaluate", tmp_path / "run", tmp_path / "new", "--silo", "a"), 3
     )

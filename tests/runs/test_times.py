@@ -172,11 +172,11 @@ def test_an_interrupted_run_continues_to_the_same_bits(kind: Any, tmp_path: Path
     ("keys", "message"),
     [
         ({"event": None}, "data.event is missing"),
-        ({"predict": "quantity"}, "data.event = 'died' is for data.predict = 'time'"),
+        ({"predict": "quantity"}, "data.event = 'died' needs data.predict = 'time'"),
         ({"horizons": (1e6,)}, "no training event is later"),
         ({"range": (1.0, 200.0)}, "expected 0 as the lowest time"),
         ({"event": "dead"}, "data.event = 'dead'"),
-        ({"event": "a"}, r"line 2: 'a' is .*, expected 1 or 0"),
+        ({"event": "a"}, r"line 2: 'a' is .*, expected 1, or 0 if censored"),
     ],
 )
 def test_keys_that_do_not_fit(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
@@ -239,9 +239,9 @@ def test_settings_and_methods_that_do_not_fit() -> None:
     ):
         with pytest.raises(ConfigurationError, match=message):
             caveat.run(silos(), method(rounds=1, training=TRAINING), uncertainty=caveat.Uncertainty(**settings))
-    with pytest.raises(DataError, match=r"expected \(N, 2\), times and events"):
+    with pytest.raises(DataError, match=r"expected \(N, 2\), that is, times and events"):
         data.from_arrays({name: (x, y[:, 0]) for name, (x, y) in arrays().items()}, predict="time")
-    with pytest.raises(DataError, match="time -1 with event 1"):
+    with pytest.raises(DataError, match="time -1 and event 1"):
         data.from_arrays({"a": (np.zeros((9, 2)), np.tile([-1.0, 1.0], (9, 1)))}, predict="time")
 
 
@@ -283,7 +283,7 @@ def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.csv"
     wrong.write_text(paths[0].read_text().replace(",0\n", ",lost\n", 1))
     surveyed = call.invoke(app, ["data", str(wrong), "--target", "days", "--set", keys[0], "--set", keys[1]])
-    assert "'lost', expected 1 or 0 (censored)" in " ".join(surveyed.output.split())
+    assert "'lost', expected 1, or 0 if censored" in " ".join(surveyed.output.split())
     card = call.invoke(app, ["card", str(out), "--silo", "north", "--format", "json"])
     assert card.exit_code == 0, card.output
     figures = json.loads(card.output)["figures"]

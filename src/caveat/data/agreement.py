@@ -36,7 +36,7 @@ from .tables.declarations import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
 from .tables.reading_settings import TableColumn
 
-LIKE_NAMES = "they would be sent to the server and look like names"
+LIKE_NAMES = "which would be sent to the server and look like names"
 
 
 def own_settings(
@@ -91,8 +91,8 @@ def own_schema(
     for column in pool.table:
         if allowed is not None and column.categories is not None and column.name not in allowed:
             raise Refused(
-                f"silo {name!r}: {settings.source.removeprefix('csv:')}: column {shown(column.name)} contains text, "
-                f"and its categories would leave the silo: {_instead(pool, column, index)}",
+                f"silo {name!r}, {settings.source.removeprefix('csv:')}: column {shown(column.name)} contains text "
+                f"whose categories would leave the silo; {_instead(pool, column, index)}",
                 "categorical",
                 column.name,
             )
@@ -105,11 +105,11 @@ def own_schema(
 
 def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
     """Return the remedy for a column whose categories the silo does not allow to leave it."""
-    left_out = f"remove the column, {shown(column.name)} = false in [data.rename_columns] of silo.toml"
+    left_out = f"remove the column with {shown(column.name)} = false in [data.rename_columns] of silo.toml"
     (known,) = [each for each in seen(pool.table, [some_rows(pool.x, index)]) if each.name == column.name]
     if _like_names(known.categories or (), index):
         return f"{left_out}; naming it in categorical would not help, because its texts look like names"
-    return f"{left_out}; or name it in categorical, in [data] of silo.toml, to allow that"
+    return f"{left_out}; or name it in categorical, in [data] of silo.toml, to allow them to leave"
 
 
 def _like_names(texts: Sequence[str], index: Index) -> bool:
@@ -121,7 +121,7 @@ def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
     # The server names the column to predict, unless the silo does.
     if _like_names(pool.classes, index):
         raise Refused(
-            f"{pool.origin or pool.domain}: {len(pool.classes)} labels in {len(index)} rows; {LIKE_NAMES}: set "
+            f"{pool.origin or pool.domain}: {len(index)} rows have {len(pool.classes)} labels, {LIKE_NAMES}; set "
             "data.target in silo.toml to the column to predict",
             "names",
             target,
@@ -132,7 +132,7 @@ def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
         if _like_names(column.categories or (), index):
             raise Refused(
                 f"{pool.origin or pool.domain}: column {shown(column.name)} has {len(column.categories or ())} texts "
-                f"in {len(train)} rows; {LIKE_NAMES}: remove the column, {shown(column.name)} = false in "
+                f"in {len(train)} rows, {LIKE_NAMES}; remove the column with {shown(column.name)} = false in "
                 "[data.rename_columns] of silo.toml",
                 "names",
                 column.name,
@@ -176,7 +176,8 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
     classes = settings.classes or _agreed_classes(schemas)
     for name, schema in schemas.items():
         if settings.classes and schema.labels != settings.classes:
-            raise DataError(f"silo {name!r} has other classes than data.classes: {_listed(settings.classes)}")
+            own, expected = _listed(schema.labels), _listed(settings.classes)
+            raise DataError(f"silo {name!r} has the classes {own}, expected those of data.classes, {expected}")
     try:
         return SharedSchema(classes, shape, settings.size, columns)
     except ValidationError as error:
@@ -188,13 +189,16 @@ def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
     category that the shared schema lacks becomes zeros; images get the shared size and channels."""
     labels = schema.labels if shared.target is None else ()  # those of a quantity are bars afterwards
     if unknown := [label for label in labels if label not in shared.classes]:
-        raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected the agreed ones: {_listed(shared.classes)}")
+        agreed_labels = _listed(shared.classes)
+        raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected one of the agreed labels {agreed_labels}")
     if shared.target is None:
         _check_order({name: schema}, shared.classes)
     agreed = {column.name: "numbers" if column.categories is None else "texts" for column in shared.columns}
     own = {column.name: column.holds for column in schema.columns}
     if differing := sorted(set(own) ^ set(agreed)):
-        raise DataError(f"silo {name!r} differs in columns {_listed(differing)}, expected the agreed ones")
+        raise DataError(
+            f"silo {name!r} and the agreed schema differ in columns {_listed(differing)}; expected the agreed columns"
+        )
     for column, holds in own.items():
         if holds not in ("nothing", agreed[column]):
             raise DataError(
@@ -204,7 +208,8 @@ def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
     x = _empty(name, schema.shape).x
     shape = shared.image_format.shape(x) if schema.images else x.shape[1:]
     if shape != tuple(shared.shape):
-        raise DataError(f"silo {name!r} has inputs of shape {x.shape[1:]}, expected the agreed {tuple(shared.shape)}")
+        agreed_shape = tuple(shared.shape)
+        raise DataError(f"silo {name!r} has inputs of shape {x.shape[1:]}, expected the agreed shape {agreed_shape}")
 
 
 def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSchema) -> Silos:
@@ -347,8 +352,8 @@ def _check_variants(what: str, at: Mapping[SiloId, Sequence[str]]) -> None:
         if one != other:
             raise DataError(
                 f"{what}: {first!r} at silo {one!r} and {second!r} at silo {other!r} differ only in case, spaces, "
-                "Unicode form or leading zeros: expected one spelling, declared in silo.toml (label_codes, or codes of "
-                "rename_columns), or both among the values of data.dictionary"
+                "Unicode form or leading zeros; expected one spelling, declared in silo.toml (label_codes, or codes of "
+                "rename_columns), or both spellings among the values of data.dictionary"
             )
 
 

@@ -61,7 +61,7 @@ def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
     if shared := places(name) & places(settings.source):
         raise ConfigurationError(
             f"data.ood.global_source = {name!r} shares {sorted(shared)[0]} with data.source = {settings.source!r}: "
-            "expected data of no silo"
+            "expected data that belong to no silo"
         )
     return tuple(pool for part in parsed(name) for pool in part.read(settings).pools)
 
@@ -97,7 +97,7 @@ def make_silos(
     positive_class(settings.positive_class, pools[0].classes)
     images = pools[0].images
     if settings.shift.angles and not images:
-        raise ConfigurationError("data.shift.angles: only images can be rotated, but these inputs are features")
+        raise ConfigurationError("data.shift.angles: only images can be rotated, but these inputs are not images")
     check_noise(pools[0], settings.shift, sequence_format)
     check_standardize(pools[0], settings.standardize)
     check_normalize(images, settings.normalize)

@@ -35,18 +35,18 @@ def image_array(x: Array, origin: str) -> Array:
     if x.ndim != 4 or 0 in x.shape[1:]:
         raise DataError(
             f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; for series or token ids, "
-            "set kind"
+            "set kind to 'series' or 'tokens'"
         )
     if channels_first(x):
-        how = "in Python, channels='first' of from_arrays reads such arrays"
+        how = "in Python, pass channels='first' to from_arrays"
         raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C; {how}")
     if x.dtype != np.uint8:
         if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
-            how = ""
+            how, found = "", f"dtype {x.dtype}" if x.dtype.kind not in "iu" else f"values from {x.min()} to {x.max()}"
             if x.dtype.kind == "f":
                 how = "; convert pixels in 0..1 with (255 * x).round().astype('uint8'), or use from_datasets"
                 how += "" if x.shape[-1:] == (3,) else "; float series N,T,C need kind 'series'"
-            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 in 0..255{how}")
+            raise DataError(f"{origin}: images have {found}, expected uint8 in 0..255{how}")
         x = x.astype(np.uint8)
     return x
 
@@ -75,7 +75,7 @@ def token_array(x: Array, origin: str) -> Array:
     if x.ndim != 2 or x.shape[1] == 0:
         raise DataError(f"{origin}: shape {x.shape}, expected token ids N,T, or a list of sequences")
     if x.dtype.kind not in "iu":
-        raise DataError(f"{origin}: token ids of {x.dtype}, expected whole numbers such as int64")
+        raise DataError(f"{origin}: token ids have dtype {x.dtype}, expected integers such as int64")
     if x.size and (x.min() < 0 or x.max() >= MOST_TOKENS):
         wrong = x.min() if x.min() < 0 else x.max()
         raise DataError(f"{origin}: token id {wrong}, expected ids from 0 to {MOST_TOKENS - 1}")
@@ -87,7 +87,7 @@ def finite_array(
 ) -> Array:
     """Return an array (N, ...) as float32. Raise DataError unless it holds finite numbers."""
     if x.dtype.kind not in "fiub":
-        raise DataError(f"{origin}: {called} of {x.dtype}, expected numbers")
+        raise DataError(f"{origin}: {called} have dtype {x.dtype}, expected numbers")
     with np.errstate(over="ignore"):  # infinite values are refused below
         x = x.astype(np.float32)
     if 0 in x.shape[1:]:
@@ -97,7 +97,7 @@ def finite_array(
         row, column = np.argwhere(bad)[0].tolist()[:2]
         raise DataError(
             f"{origin}: {int(bad.sum())} values are NaN or infinite, the first at row {row}, {place} {column}; "
-            "expected finite numbers (missing values are for csv: sources)"
+            "expected finite numbers (only tables can have missing values)"
         )
     return x
 
@@ -123,14 +123,14 @@ def label_array(y: Array, origin: str) -> LabelArray:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
-        raise DataError(f"{origin}: labels of shape {y.shape}, expected one per sample")
+        raise DataError(f"{origin}: labels have shape {y.shape}, expected (N,), one label per sample")
     if y.dtype.kind not in "iufb" or not np.array_equal(y, np.floor(y)):
         example = next((v for v in y.tolist() if not isinstance(v, int | float) or v != v or v % 1), y.dtype)
-        raise DataError(f"{origin}: labels such as {example!r}, expected whole numbers from 0")
+        raise DataError(f"{origin}: found labels such as {example!r}, expected non-negative integers")
     if len(y) and y.min() < 0:
-        raise DataError(f"{origin}: label {y.min()}, expected whole numbers from 0")
+        raise DataError(f"{origin}: found label {y.min()}, expected non-negative integers")
     if len(y) and y.max() >= MOST_LABELS:
-        raise DataError(f"{origin}: label {y.max()}, expected the numbers of classes: 0, 1, 2, ...")
+        raise DataError(f"{origin}: found label {y.max()}, expected class numbers 0, 1, 2, ...")
     return y.astype(np.int64)
 
 
@@ -154,8 +154,8 @@ def check_classes(
         gap = next((number for number, label in enumerate(present) if number != label), None)
         if gap is not None:
             raise DataError(
-                f"{ys[0][0]}: no training label is {gap}, but the largest is {present[-1]}; expected the classes 0, 1, "
-                "2, ... without gaps, or names in classes"
+                f"{ys[0][0]}: no training label is {gap}, but the largest is {present[-1]}; expected labels 0, 1, 2, "
+                "... without gaps, or the names of all classes in 'classes'"
             )
         classes = [str(label) for label in present]
     for origin, y in ys:
@@ -215,8 +215,8 @@ def check_numbers(x: Tensor, where: str) -> None:
         bad = ~part.isfinite() if x.is_floating_point() else part < 0
         if bad.any():
             row = start + int(bad.flatten(1).any(1).nonzero()[0])
-            wrong = "NaN or infinite numbers" if x.is_floating_point() else "numbers below 0"
-            expected = "finite numbers" if x.is_floating_point() else "token ids from 0"
+            wrong = "NaN or infinite numbers" if x.is_floating_point() else "negative numbers"
+            expected = "finite numbers" if x.is_floating_point() else "non-negative token ids"
             raise DataError(f"{where} has {wrong}, the first in row {row}; expected {expected}")
 
 
@@ -235,7 +235,7 @@ def plain_array(value: Any, where: str) -> Array:
     if isinstance(value, Tensor):
         check_tensor(value, where)
         if value.dtype == torch.bfloat16:
-            raise DataError(f"{where} is of bfloat16, which NumPy does not support; use tensor.float()")
+            raise DataError(f"{where} has dtype bfloat16, which NumPy does not support; use tensor.float()")
         return value.numpy()
     if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
         value = [plain_array(each, f"{where}, row {number}") for number, each in enumerate(value)]
@@ -244,7 +244,7 @@ def plain_array(value: Any, where: str) -> Array:
     try:
         return np.asarray(value)
     except ValueError:
-        raise DataError(f"{where}: {_lengths(value)}; expected rows of equal length") from None
+        raise DataError(f"{where}: {_lengths(value)}; expected rows of equal shape") from None
 
 
 def _lengths(rows: Sequence[Any]) -> str:

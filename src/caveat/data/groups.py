@@ -149,8 +149,8 @@ def _times(values: Array, origin: str) -> Array:
     found = times(values.tolist())
     if isinstance(found, int):
         raise DataError(
-            f"{origin}: time of sample {found} is {values[found]}, expected dates such as 2024-03-31 for all, or "
-            "finite numbers for all"
+            f"{origin}: time of sample {found} is {values[found]}, expected dates such as 2024-03-31 for all samples, "
+            "or finite numbers for all"
         )
     return found
 
@@ -163,20 +163,22 @@ def per_sample(
     check_type(given, Mapping, called, "a mapping from the silos' names to a value for each sample")
     if differing := sorted({pool.domain for pool in pools} ^ set(given), key=str):
         raise DataError(
-            f"{called}: silo {differing[0]!r} is only in one of silos and {called}, expected the same silos"
+            f"silo {differing[0]!r} is in only one of `silos` and `{called}`, expected the same silos in both"
         )
     found = []
     for pool in pools:
         values = plain_array(given[pool.domain], f"{pool.origin}: {called}")
         if values.shape != (len(pool.y),):
             raise DataError(
-                f"{pool.origin}: {called} of shape {values.shape}, expected ({len(pool.y)},): one per sample"
+                f"{pool.origin}: {called} with shape {values.shape}, expected ({len(pool.y)},), one value per sample"
             )
         if missing_allowed:
             found.append(values)
             continue
         texts = values.astype(str)
         if len(missing := np.flatnonzero(np.isin(texts, ("nan", "None", "NaT", "<NA>", "")))):
-            raise DataError(f"{pool.origin}: {called} of sample {missing[0]} is missing, expected a value for each")
+            raise DataError(
+                f"{pool.origin}: sample {missing[0]} has no value in {called}, expected one for each sample"
+            )
         found.append(texts)
     return found

@@ -86,7 +86,7 @@ def _raw(path: Path, preparation: Preparation) -> Array:
     for name in ARRAYS:
         if name in arrays:
             return arrays[name]
-    raise DataError(f"{path}: arrays {sorted(arrays)}, expected one of {', '.join(ARRAYS)}")
+    raise DataError(f"{path}: found arrays {sorted(arrays)}, expected one of {', '.join(ARRAYS)}")
 
 
 def _files(path: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         return _of_folders(found, preparation, silo)
     if found.suffix.lower() in TABLES:
         if target is None:
-            raise ConfigurationError(f"{found}: name the column of labels, --target COLUMN", "target")
+            raise ConfigurationError(f"{found}: name the column of labels with --target COLUMN", "target")
         encoder = preparation.encoders.get(silo)
         csv_format = (encoder.csv_format if encoder is not None else AS_USUAL).of(found.stem, silo)
         sheet = read_sheet(found, csv_format.separator)
@@ -127,7 +127,7 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         if preparation.target is not None:
             event = getattr(preparation.target, "event", None)
             if event is not None and event not in sheet.columns:
-                raise DataError(f"{found}: no column {event!r} with 1 for an event, or 0 if it is censored")
+                raise DataError(f"{found}: no column {event!r}, which must be 1 for an event and 0 if censored")
             y = torch.from_numpy(column_values([sheet], names.get(target, target), csv_format, event))
             y = y if event is None else torch.stack([each.double() for each in observed(y)], 1)
         else:
@@ -137,18 +137,18 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         arrays = read_npz(found) if found.suffix.lower() == ".npz" else {}
         name = next((name for name in ARRAYS if name in arrays), "x").replace("x", "y", 1)
         if name not in arrays:
-            raise DataError(f"{found}: no array {name!r} of labels for the inputs")
+            raise DataError(f"{found}: no array {name!r}, expected one with the label of each input")
         given = arrays[name]
         if isinstance(preparation.target, Times) and given.ndim == 1:
             event = name.replace("y", preparation.target.event, 1)
             if event not in arrays:
-                raise DataError(f"{found}: no array {event!r} with 1 for an event, or 0 if it is censored")
+                raise DataError(f"{found}: no array {event!r}, which must be 1 for an event and 0 if censored")
             given = np.stack([given, arrays[event]], 1)
         timed = isinstance(preparation.target, Times)
         y = torch.from_numpy(given) if timed else truth_of(given, preparation, str(found))
     inputs = noted_inputs(found, preparation, silo)
     if len(inputs.x) != len(y):
-        raise DataError(f"{found}: {len(y)} labels for {len(inputs.x)} inputs")
+        raise DataError(f"{found}: {len(y)} labels for {len(inputs.x)} inputs, expected one label per input")
     return Labeled(inputs, y)
 
 
@@ -165,7 +165,7 @@ def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
     if one is neither."""
     array = np.asarray(labels)
     if array.ndim != 1 or not len(array):
-        raise DataError(f"{origin}: labels of shape {array.shape}, expected (N,), N > 0")
+        raise DataError(f"{origin}: labels have shape {array.shape}, expected (N,) with N > 0")
     if array.dtype.kind in "iub":
         unknown = array[(array < 0) | (array >= len(classes))].tolist()
         found: Array = array.astype(np.int64)
@@ -175,8 +175,8 @@ def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
         found = np.array([codes[str(each)] for each in array.tolist()], dtype=np.int64)
     if unknown:
         raise DataError(
-            f"{origin}: label {short_repr(unknown[0])}, expected a class of the run: "
-            f"{', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}, or its number from 0"
+            f"{origin}: unknown label {short_repr(unknown[0])}, expected a class of the run ("
+            f"{', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}) or its number from 0"
         )
     return torch.from_numpy(found)
 

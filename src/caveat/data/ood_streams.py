@@ -113,7 +113,7 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
         unknown = [torch.tensor([other != own for other in domains])[owners] for own in domains]
         why = f"all silos belong to one domain, {domains[0]!r}"
     else:
-        raise ConfigurationError(f"ood_local = {what!r}, expected none, classes or domains")
+        raise ConfigurationError(f"ood_local = {what!r}, expected 'none', 'classes' or 'domains'")
     if not any(bool(each.any()) for each in unknown):
         raise DataError(f"ood_local = {what!r}: {why}, so no test input is out-of-distribution")
     return [each.nonzero()[:, 0] for each in unknown]
@@ -131,12 +131,12 @@ def hold_out(pools: Sequence[Pool], names: Sequence[str]) -> Sequence[Pool]:
             raise ConfigurationError(
                 f"data.ood.held_out_classes: no class {name!r}"
                 + (f"; did you mean {' or '.join(near)}?" if near else "")
-                + f" (there are: {', '.join(classes)})"
+                + f" (available: {', '.join(classes)})"
             )
     left = tuple(name for name in classes if name not in names)
     if len(left) < 2:
         raise ConfigurationError(
-            f"data.ood.held_out_classes: {len(left)} of {len(classes)} classes left, expected at least 2"
+            f"data.ood.held_out_classes leaves {len(left)} of {len(classes)} classes to the silos, expected at least 2"
         )
     number = np.array([left.index(name) if name in left else -1 for name in classes], dtype=np.int64)
     return [dataclasses.replace(pool, y=number[pool.y], classes=left) for pool in pools]
@@ -157,8 +157,8 @@ def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], silos: Si
             expected = f"{columns} columns of a table" if columns else f"inputs of shape {shape}"
             raise DataError(
                 f"data.ood.global_source = {origin!r} has inputs of shape {pool.x.shape[1:]}, but data.source has "
-                f"{expected}; expected the same"
-                + (", or data.size" if pool.images and image_format.size is None else "")
+                f"{expected}; expected the same shape"
+                + (", or set data.size" if pool.images and image_format.size is None else "")
             )
     if held_out and not any(map(len, held_out)):
         raise DataError("data.ood.held_out_classes: no test sample belongs to a held-out class")

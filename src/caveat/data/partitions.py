@@ -33,7 +33,8 @@ def partition(
     wanted = least if per_silo is None else per_silo
     if len(y) < silos * wanted:
         raise DataError(
-            f"{silos} silos with at least {wanted} samples need {silos * wanted}, but there are only {len(y)}"
+            f"{silos} silos with at least {wanted} samples each need {silos * wanted} samples, but there "
+            f"are only {len(y)}"
         )
     if labels.scheme == "iid":
         return deal(y, silos, per_silo, None, rng), None
@@ -49,7 +50,7 @@ def partition(
         if all(len(part) >= least and len(np.unique(y[part])) >= several for part in parts):
             return parts, shares
     raise DataError(
-        f"no draw of {TRIES} with partition {labels.scheme!r} gave each of {silos} silos {least} of "
+        f"none of {TRIES} draws of partition {labels.scheme!r} gave each of {silos} silos at least {least} of "
         f"{len(y)} samples{' and two classes' * (several > 1)}: use fewer silos, more samples, or a larger alpha or "
         "per_silo"
     )
@@ -109,7 +110,7 @@ def _chosen(chosen: Sequence[Sequence[int]], classes: int) -> Callable[[np.rando
 def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
     per_silo = 2 if labels.per_silo is None else labels.per_silo
     if per_silo > classes:
-        raise ConfigurationError(f"data.partition.per_silo = {per_silo} but the data has {classes} classes")
+        raise ConfigurationError(f"data.partition.per_silo = {per_silo}, but the data have only {classes} classes")
 
     def draw(rng: np.random.Generator) -> Shares:
         owners = np.zeros((classes, silos))

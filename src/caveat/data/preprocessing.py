@@ -95,7 +95,7 @@ def whole_or_rows(rows: Any, kind: SequenceKind, origin: str) -> Sequence[Array]
         if len({len(row) for row in each if row.ndim}) > 1:
             wide = {row.shape[1:] for row in each}
             if len(wide) > 1:
-                raise DataError(f"{origin}: steps of shapes {sorted(wide)[:3]}, expected one shape for all")
+                raise DataError(f"{origin}: steps have shapes {sorted(wide)[:3]}, expected one shape for all steps")
             return [checked(row[None], f"{origin}, row {number}")[0] for number, row in enumerate(each)]
         rows = each
     return checked(plain_array(rows, origin), origin)
@@ -221,14 +221,15 @@ class Preparation:
                 why = checked.why if checked.why.any() else None
                 found = Inputs(prepared, checked.notes, unlike_columns=checked.unlike, why=why)
         if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != self.dtype:
-            given = f"inputs of shape {tuple(found.x.shape)}, {dtype_name(found.x.dtype)}"
-            raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), {dtype_name(self.dtype)}")
+            given = f"inputs have shape {tuple(found.x.shape)} and dtype {dtype_name(found.x.dtype)}"
+            wanted = f"(N, {', '.join(map(str, self.shape))}) and {dtype_name(self.dtype)}"
+            raise DataError(f"{given}, expected {wanted}")
         return found
 
     def _rows(self, frame: Any, silo: SiloId | None) -> Array:
         """Return the rows of a data frame, whose columns may be in any order; further columns are ignored."""
         if not self.encoders or silo is None:
-            raise DataError("a data frame, but the silos were not trained on tables; pass its values as an array")
+            raise DataError("found a data frame, but the silos were not trained on tables; pass its values as an array")
         self.check_name(silo)
         encoder = self.encoders[silo]
         return rows_of(FrameSheet(frame, silo, "inputs"), encoder.table, encoder.csv_format)
@@ -250,7 +251,7 @@ class Preparation:
             self.check_name(silo)
             return self.scalings[silo](found)
         if not inputs.ndim or not len(inputs):
-            raise DataError(f"inputs of shape {inputs.shape}, expected at least one")
+            raise DataError(f"inputs have shape {inputs.shape}, expected at least one input")
         needed = len(inputs) * math.prod(self.shape) * FLOAT
         if needed > memory():
             raise DataError(
@@ -270,7 +271,7 @@ class Preparation:
         if self.normalize is None:
             if inputs.shape[1:] != self.shape:
                 wanted = ", ".join(map(str, self.shape))
-                raise DataError(f"inputs of shape {inputs.shape}, expected features (N, {wanted})")
+                raise DataError(f"inputs have shape {inputs.shape}, expected (N, {wanted})")
             ids = not self.dtype.is_floating_point
             return torch.from_numpy((token_array if ids else finite_array)(inputs, "inputs"))
         first = inputs.ndim == 4 and channels_first(inputs)
@@ -278,7 +279,7 @@ class Preparation:
         channels, *size = self.shape
         if self.image_format.shape(images) != (*size, channels):
             raise DataError(
-                f"images (H, W, C) of shape {images.shape[1:]}, expected {(*size, channels)} as in training"
+                f"images (H, W, C) have shape {images.shape[1:]}, expected {(*size, channels)} as in training"
             )
         return normalized(self.image_format(images), self.normalize)
 
@@ -307,7 +308,7 @@ def _check_any(inputs: Any) -> None:
     """Raise DataError unless there are inputs."""
     shape = np.shape(inputs) if isinstance(inputs, np.ndarray) else (len(inputs),) if isinstance(inputs, list) else ()
     if not shape or not shape[0]:
-        raise DataError(f"inputs of shape {shape}, expected at least one")
+        raise DataError(f"inputs have shape {shape}, expected at least one input")
 
 
 def normalized(images: Array, normalize: Normalize) -> Tensor:
@@ -329,4 +330,4 @@ def _constants(values: tuple[float, ...], channels: int) -> Tensor:
 def check_normalize(images: bool, normalize: Normalize) -> None:
     """Raise ConfigurationError for `data.normalize` if inputs are not images."""
     if not images and normalize != Normalize():
-        raise ConfigurationError("data.normalize is for images, but these inputs are features")
+        raise ConfigurationError("data.normalize is for images, but these inputs are not images")

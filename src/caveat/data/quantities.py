@@ -42,7 +42,7 @@ def valued(pool: Pool, values: Any, predict: str) -> Pool:
     where = pool.origin or f"silo {pool.domain!r}"
     found = numbers(values, where, predict)
     if len(found) != len(pool.x):
-        raise DataError(f"{where}: targets of shape {found.shape} for {len(pool.x)} inputs, expected one for each")
+        raise DataError(f"{where}: targets have shape {found.shape}, expected one for each of {len(pool.x)} inputs")
     return with_values(pool, found)
 
 
@@ -51,12 +51,12 @@ def numbers(values: Any, where: str, predict: str) -> Array:
     try:
         found = np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{where}: targets of {np.asarray(values).dtype}, expected numbers") from None
-    columns, wanted = ((), "(N,)") if predict == "quantity" else ((2,), "(N, 2), times and events,")
+        raise DataError(f"{where}: targets have dtype {np.asarray(values).dtype}, expected numbers") from None
+    columns, wanted = ((), "(N,)") if predict == "quantity" else ((2,), "(N, 2), that is, times and events,")
     if not found.ndim or found.shape[1:] != columns:
-        raise DataError(f"{where}: targets of shape {found.shape}, expected {wanted} for data.predict = {predict!r}")
+        raise DataError(f"{where}: targets have shape {found.shape}, expected {wanted} for data.predict = {predict!r}")
     if (wrong := np.flatnonzero(~np.isfinite(found.reshape(len(found), -1)).all(1))).size:
-        raise DataError(f"{where}: target {wrong[0]} is {found[wrong[0]]}, expected a finite number")
+        raise DataError(f"{where}: target {wrong[0]} is {found[wrong[0]]}, expected finite numbers")
     return found if predict == "quantity" else _observed(found, where)
 
 
@@ -65,8 +65,8 @@ def _observed(found: Array, where: str) -> Array:
     events: Array = found[:, 1]
     if (wrong := np.flatnonzero((times < 0) | ~np.isin(events, (0, 1)))).size:
         raise DataError(
-            f"{where}: target {wrong[0]} is time {times[wrong[0]]:g} with event {events[wrong[0]]:g}, expected a time "
-            "of at least 0, and event 1, or 0 if it is censored"
+            f"{where}: target {wrong[0]} has time {times[wrong[0]]:g} and event {events[wrong[0]]:g}, expected a time "
+            "of at least 0, and event 1, or 0 if the time is censored"
         )
     return np.where(events == 1, times, -times)
 
@@ -77,7 +77,7 @@ def column_values(sheets: Sequence[Sheet], target: str, csv_format: CsvFormat, e
     if event is None:
         return _cells(sheets, target, csv_format, "a number because data.predict = 'quantity'")
     times = _cells(sheets, target, csv_format, "a time of at least 0 because data.predict = 'time'", lambda t: t >= 0)
-    wanted = "1 or 0 (censored) because it is data.event"
+    wanted = "1, or 0 if censored, because the column is data.event"
     happened = _cells(sheets, event, csv_format, wanted, lambda e: e in (0, 1), _event)
     return np.where(happened == 1, times, -times)
 
@@ -119,7 +119,7 @@ def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[
     y = _in_unit(y, y, settings.standardize_target == "silo")
     _check_range([y], settings)
     if grid and (len(grid) != CELLS + 1 or list(grid) != sorted(set(grid)) or not np.isfinite(grid).all()):
-        raise DataError(f"a grid of {len(grid)} edges, expected {CELLS + 1} that ascend")
+        raise DataError(f"invalid grid of {len(grid)} edges, expected {CELLS + 1} finite edges in increasing order")
     found = kind_of(settings).sums(y, torch.tensor(grid, dtype=torch.float64))
     found = found[None, :1] if settings.range is not None else found.reshape(-1, found.shape[-1])
     return tuple(tuple(row) for row in found.tolist())
@@ -141,11 +141,11 @@ def checked_sums(
     form = kind.sums(torch.zeros(0), torch.tensor(grid, dtype=torch.float64))
     shape = (1, 1) if settings.range is not None else form.reshape(-1, form.shape[-1]).shape
     if found.shape != shape:
-        raise DataError(f"sums of targets of shape {tuple(found.shape)}, expected {tuple(shape)}")
+        raise DataError(f"sums of targets have shape {tuple(found.shape)}, expected {tuple(shape)}")
     counts = found[::2] if grid else found[:, :1]
     if bool(((counts < 0) | (counts != counts.floor()) | (counts > MOST)).any()):
         told = f"from {counts.min():g} to {counts.max():g}"
-        raise DataError(f"sums of targets with counts {told}, expected whole numbers up to {MOST:,}")
+        raise DataError(f"sums of targets have counts {told}, expected whole numbers from 0 to {MOST:,}")
     if why := _wrong_cells(found, grid, first, kind) if grid else _wrong_moments(found[0]):
         raise DataError(f"impossible sums of targets: {why}")
     return found
@@ -158,11 +158,12 @@ def _wrong_moments(found: Tensor) -> str:
         return ""
     count, total, squares = found[-3:].tolist()
     if not found[0] <= count <= MOST or count % 1:
-        return f"{found[0]:.0f} of {count:g} targets"
+        return f"{found[0]:.0f} events among {count:g} targets"
     if len(found) == 4 and total < 0:
         return "the sum of times is below 0"
     least = total * total / max(count, 1)
-    return "" if least <= squares * (1 + SLACK) and (count or not squares) else "their squares are too small"
+    fits = least <= squares * (1 + SLACK) and (count or not squares)
+    return "" if fits else "the sum of squares does not fit the number and the sum"
 
 
 def _wrong_cells(found: Tensor, grid: Sequence[float], first: Sequence[Sequence[float]], kind: type[Quantity]) -> str:
@@ -171,15 +172,15 @@ def _wrong_cells(found: Tensor, grid: Sequence[float], first: Sequence[Sequence[
     room = SLACK * counts * edges.abs().max()
     high, low = totals - counts * edges[1:] - room, counts * edges[:-1] - totals - room
     if bool((high[:-1] > 0).any()) or bool((low[1:] > 0).any()) or bool(totals[counts == 0].any()):
-        return "a sum is outside its cell"
+        return "the sum of a cell does not fit the edges of the cell"
     if not first:
         return ""
     told = [first[0][0]] if kind is Quantity else [first[0][0], first[0][1] - first[0][0]]
     if found[::2].sum(1).tolist() != told:
-        return f"{found[::2].sum():.0f} targets, but before {sum(told):.0f}"
+        return f"{found[::2].sum():.0f} targets, but {sum(told):.0f} in the first sums"
     apart = float(totals.sum()) - first[0][-2]
     far = apart > room.sum() if kind is Times else abs(apart) > room.sum() + SLACK * abs(first[0][-2])
-    return "their sum was another one before" if far else ""
+    return "their total differs from the first sums" if far else ""
 
 
 def rows_told(first: Sequence[Sequence[float]], settings: Any) -> int | None:
@@ -233,7 +234,7 @@ def fitted(fit: Callable[[], Fit], settings: Any) -> Fit:
         target = fit()
     except ValueError:
         raise DataError(
-            "the training data have no events, or all events at the same time; expected different times"
+            "the training data have no events, or all events at the same time; expected events at different times"
             if kind_of(settings) is Times
             else "all training targets are equal, expected different numbers"
         ) from None
@@ -257,25 +258,25 @@ def check_predict(settings: Any) -> None:
         if settings.predict not in NUMERIC:
             why = "expected data.predict = 'quantity' or 'time'"
         elif low >= high:
-            why = "expected the lowest and the highest value"
+            why = "expected the lower value first"
         elif settings.predict == "time" and low:
             why = "expected 0 as the lowest time"
         if why:
             raise ConfigurationError(f"data.range = [{low:g}, {high:g}]: {why}", "data.range")
     if settings.standardize_target != "none" and settings.predict != "quantity":
-        why = ": the times of all silos begin at 0" if settings.predict == "time" else ""
+        why = ", because the times of all silos begin at 0" if settings.predict == "time" else ""
         raise ConfigurationError(
-            f"data.standardize_target = {settings.standardize_target!r} is for data.predict = 'quantity'{why}",
+            f"data.standardize_target = {settings.standardize_target!r} needs data.predict = 'quantity'{why}",
             "data.standardize_target",
         )
     for key in ("event", "horizons"):
         if getattr(settings, key) and settings.predict != "time":
             given = getattr(settings, key)
             shown_value = list(given) if isinstance(given, tuple) else given
-            raise ConfigurationError(f"data.{key} = {shown_value!r} is for data.predict = 'time'", f"data.{key}")
+            raise ConfigurationError(f"data.{key} = {shown_value!r} needs data.predict = 'time'", f"data.{key}")
     if settings.predict == "time" and not settings.event:
         raise ConfigurationError(
-            "data.event is missing: data.predict = 'time' needs the column with 1 for an event, or 0 if censored",
+            "data.event is missing: data.predict = 'time' needs a column that is 1 for an event and 0 if censored",
             "data.event",
         )
     if settings.predict not in NUMERIC:

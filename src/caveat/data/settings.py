@@ -370,7 +370,7 @@ class DataSettings:
             text = f"data.numeric and data.categorical both have {both[0]!r}, expected it in one of them"
             raise ConfigurationError(text, "data.numeric")
         if self.thousands == self.decimal:
-            text = f"data.thousands = {self.thousands!r} is also the decimal mark; set data.decimal"
+            text = f"data.thousands = {self.thousands!r} is also the decimal mark; set data.decimal to another mark"
             raise ConfigurationError(text, "data.thousands")
         if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
             text = f'data.separator = {self.separator!r}: expected one character such as "," ";" or "\\t"'
@@ -396,5 +396,5 @@ class DataSettings:
             ("ood.held_out_classes", self.ood.held_out_classes, ()),
         ):
             if value != default:
-                text = "needs the data of all silos, but with data.source = 'on_site' each silo reads its own"
+                text = "needs the data of all silos, but with data.source = 'on_site' each silo reads its own data"
                 raise ConfigurationError(f"data.{key} = {value!r} {text}", f"data.{key}")

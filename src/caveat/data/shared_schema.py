@@ -147,7 +147,7 @@ class SharedSchema:
         _check_categories([column.categories or () for column in self.columns])
         _distinct("classes", self.classes)
         if self.size is not None and (len(self.shape) != 3 or set(self.shape[:2]) != {self.size}):
-            raise DataError(f"inputs of shape {tuple(self.shape)}, expected images of {self.size}x{self.size} pixels")
+            raise DataError(f"inputs have shape {tuple(self.shape)}, expected images of {self.size}x{self.size} pixels")
 
     @property
     def quantity(self) -> Quantity | None:
@@ -198,7 +198,7 @@ class SharedSchema:
 
 def _check_input(shape: Sequence[int], columns: Sequence[str]) -> None:
     if columns and tuple(shape) != (len(columns),):
-        raise DataError(f"inputs of shape {tuple(shape)} with {len(columns)} columns, expected (D,)")
+        raise DataError(f"inputs have shape {tuple(shape)}, expected ({len(columns)},), the number of columns")
     _distinct("columns", columns)
 
 
@@ -209,7 +209,7 @@ def _check_categories(categories: Sequence[tuple[str, ...]]) -> None:
 
 def _distinct(what: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        raise DataError(f"{what}: a name is duplicated, expected each once")
+        raise DataError(f"{what}: a name is duplicated, expected different names")
 
 
 def _to_json(value: DataSchema | SharedSchema) -> dict[str, Any]:

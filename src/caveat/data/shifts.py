@@ -81,7 +81,8 @@ def spread(values: tuple[float, ...], silos: int, name: str) -> list[float]:
         return [0.0] * silos
     if silos % len(values):
         raise ConfigurationError(
-            f"{name} has {len(values)} entries for {silos} silos, expected a number that divides {silos}", name
+            f"{name} has {len(values)} entries for {silos} silos, expected a number of entries that divides {silos}",
+            name,
         )
     return [value for value in values for _ in range(silos // len(values))]
 
@@ -99,6 +100,6 @@ def check_lazy(settings: DataSettings) -> None:
     for name, value in (("shift.angles", settings.shift.angles), ("shift.noise_std", settings.shift.noise_std)):
         if value:
             raise ConfigurationError(
-                f"data.{name} needs all inputs in memory, but these are read lazily; shift them beforehand",
+                f"data.{name} needs all inputs in memory, but these inputs are read lazily; shift them beforehand",
                 f"data.{name}",
             )

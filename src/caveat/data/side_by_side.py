@@ -167,7 +167,7 @@ def check_spellings(labels: Mapping[SiloId, Collection[str]], declared: Collecti
         others = set[str]().union(*(each for name, each in labels.items() if name != silo))
         if others.isdisjoint(labels[silo]) and not set(every) <= set(declared):
             told = spelled_apart("", silo, labels[silo], others, label=True)
-            raise DataError(f"{told}; if these are {len(every)} classes, set {assignment('classes', every)}")
+            raise DataError(f"{told}; if the labels are {len(every)} classes, set {assignment('classes', every)}")
 
 
 def magnitude(values: Array) -> int | None:

@@ -61,18 +61,19 @@ def _check_data(data: object, where: str, form: InputForm | None, labels: range)
         check_tensor(tensor, f"{where}: {name}")
     if x.dtype not in (torch.float32, torch.int64):
         how = "use x.float()" if x.is_floating_point() else "use x.long() or x.float()"
-        raise DataError(f"{where}: x of {dtype_name(x.dtype)}, expected float32, or int64 for token ids; {how}")
+        raise DataError(f"{where}: x has dtype {dtype_name(x.dtype)}, expected float32, or int64 for token ids; {how}")
     if y.dtype != torch.int64:
-        raise DataError(f"{where}: y of {dtype_name(y.dtype)}, expected int64 class indices; use y.long()")
+        raise DataError(f"{where}: y has dtype {dtype_name(y.dtype)}, expected int64 class indices; use y.long()")
     if x.ndim < 2:
-        raise DataError(f"{where}: x of shape {tuple(x.shape)}, expected (N, ...), a row for each sample")
+        raise DataError(f"{where}: x has shape {tuple(x.shape)}, expected (N, ...), a row for each sample")
     if y.ndim != 1 or len(x) != len(y):
-        raise DataError(f"{where}: x of shape {tuple(x.shape)} and y of {tuple(y.shape)}, expected (N, ...) and (N,)")
+        found = f"x has shape {tuple(x.shape)} and y has shape {tuple(y.shape)}"
+        raise DataError(f"{where}: {found}, expected (N, ...) and (N,)")
     own = InputForm(tuple(x.shape[1:]), x.dtype)
     if form is not None and own != form:
         raise DataError(
-            f"{where}: inputs of shape {own.shape}, {dtype_name(own.dtype)}; expected {form.shape}, "
-            f"{dtype_name(form.dtype)}, as at the first silo"
+            f"{where}: inputs have shape {own.shape} and dtype {dtype_name(own.dtype)}, expected {form.shape} and "
+            f"{dtype_name(form.dtype)} as at the first silo"
         )
     if len(y) and (int(y.min()) < labels.start or int(y.max()) >= labels.stop):
         wrong = int(y.min()) if int(y.min()) < labels.start else int(y.max())
@@ -326,7 +327,7 @@ def population(
     check_type(count, int, "count", "a whole number of silos")
     check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
     if count < 1:
-        raise DataError(f"a population of {count} silos, expected at least 1")
+        raise DataError(f"count = {count}, expected at least 1 silo")
     names = check_class_list(classes, "population")
     positive_class(positive, names)
     silos = Population(count, checked(make, len(names)))

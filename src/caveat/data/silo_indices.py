@@ -54,12 +54,12 @@ def given_silos(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
         check_silo_name(name)
     if settings.n_silos not in (None, len(pools)):
         raise ConfigurationError(
-            f"data.n_silos = {settings.n_silos} but the data are divided into {len(pools)} silos: {', '.join(names)}"
+            f"data.n_silos = {settings.n_silos}, but the data are divided into {len(pools)} silos: {', '.join(names)}"
         )
     if settings.partition.scheme != "iid":
         raise ConfigurationError(
             f"data.partition.scheme = {settings.partition.scheme!r} has no effect: the data are already divided "
-            "into silos; remove it"
+            "into silos; remove the key"
         )
     return [Domain(pool, pool.domain, [pool.domain]) for pool in pools]
 
@@ -145,7 +145,7 @@ def _silo_classes(partition: Partition, classes: Sequence[str], silos: int) -> l
 
 
 def _of_groups(pool: Pool) -> str:
-    return "" if pool.groups is None else " (data.groups is set: samples are groups here)"
+    return "" if pool.groups is None else " (data.groups is set, so each group counts as one sample)"
 
 
 def _share_out(
@@ -161,8 +161,8 @@ def _share_out(
     if tests is not None and not 0 < silos * tests <= len(held_out):
         each = max(tests, 1)  # 0 if there are fewer samples than silos
         raise DataError(
-            f"{silos} silos with {plural(each, 'test sample')} each need {silos * each}, but there are only "
-            f"{len(held_out)}"
+            f"{silos} silos with {plural(each, 'test sample')} each need {silos * each} test samples, but there are "
+            f"only {len(held_out)}"
         )
     y, rng = labels[development], generator(seed, "partition", names[0])
     shares = None

@@ -46,7 +46,7 @@ class Subgrouping:
     def __post_init__(self) -> None:
         given = {"values": self.values, "edges": self.edges, "quantiles": self.quantiles}
         if len(several := [f"data.subgroup_{key}" for key, value in given.items() if value]) > 1:
-            raise ConfigurationError(f"{' and '.join(several)} are set, expected one of them", several[0])
+            raise ConfigurationError(f"{' and '.join(several)} are set, expected only one of them", several[0])
         if list(self.edges) != sorted(set(self.edges)) or not all(map(math.isfinite, self.edges)):
             raise ConfigurationError(
                 f"data.subgroup_edges = {list(self.edges)}: expected finite numbers in increasing order",
@@ -54,7 +54,7 @@ class Subgrouping:
             )
         if len({same_value(value) for value in self.values}) < len(self.values):
             raise ConfigurationError(
-                f"data.subgroup_values = {list(self.values)}: contains a value twice", "data.subgroup_values"
+                f"data.subgroup_values = {list(self.values)}: expected different values", "data.subgroup_values"
             )
         if max(len(self.values), len(self.edges) + 1, self.quantiles or 0) > MOST:
             raise ConfigurationError(f"data.subgroups: expected at most {MOST} subgroups", "data.subgroups")
@@ -144,7 +144,7 @@ def given(subgroups: Subgroups | None, values: Any, count: int) -> Tensor:
         raise DataError("subgroups were passed, but the silos were trained without data.subgroups")
     array = np.asarray(values, dtype=object)
     if array.shape != (count,):
-        raise DataError(f"subgroups of shape {array.shape}, expected ({count},): one per input")
+        raise DataError(f"subgroups have shape {array.shape}, expected ({count},), one value per input")
     return torch.from_numpy(subgroups.codes(texts_of(array), "inputs"))
 
 
@@ -168,7 +168,7 @@ def _numbers(texts: Array, where: str, column: str) -> Array:
     if wrong := next((text for text in texts.tolist() if known[text] is None), None):
         prefix = f"{where}: " if where else ""
         raise DataError(
-            f"{prefix}data.subgroups = {column!r} has the value {shown(wrong)}, expected numbers to bin by edges"
+            f"{prefix}data.subgroups = {column!r} has the value {shown(wrong)}, expected numbers, which are binned"
         )
     return np.array([known[text] for text in texts.tolist()], np.float64)
 

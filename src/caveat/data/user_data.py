@@ -121,14 +121,14 @@ def from_arrays(
     if classes is not None:
         classes = checks.check_class_list(classes, "from_arrays")
     if not silos:
-        raise DataError("no silos: expected at least one name with its arrays")
+        raise DataError("no silos, expected at least one name with its arrays")
     _check_kind(kind, pad, length)
     origins = [f"silo {name!r}" for name in silos]
     parts = [_four(arrays, name) for name, arrays in silos.items()]
     sequences = None
     mapped = any(isinstance(part, np.memmap) for x, _, x_test, _ in parts for part in (x, x_test))
     if mapped and length is not None:
-        raise ConfigurationError("length: memory-mapped arrays cannot be truncated", "length")
+        raise ConfigurationError(f"length = {length}: memory-mapped arrays cannot be truncated", "length")
     if kind in ("tokens", "series") and not mapped:
         sequences = _common_sequences(parts, origins, kind, pad or 0, length)
         parts = [(sequences(x, of), y, None if x_test is None else sequences(x_test, f"{of} (test)"), y_test)
@@ -185,7 +185,8 @@ def _check_kind(kind: str | None, pad: int | None, length: int | None) -> None:
         if value < least:
             raise ConfigurationError(f"{name} = {value}, expected at least {least}", name)
         if kind not in owners:
-            raise ConfigurationError(f"{name} = {value} is not used by kind {kind!r}; it belongs to sequences", name)
+            kinds = " and ".join(map(repr, owners))
+            raise ConfigurationError(f"{name} = {value} is not used by kind {kind!r}; it belongs to {kinds}", name)
 
 
 def _common_sequences(
@@ -202,11 +203,11 @@ def _common_sequences(
 
 def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Any, Any, Any, Any]:
     if not isinstance(name, str):
-        raise DataError(f"silo {name!r}: expected a text as the name")
+        raise DataError(f"silo {name!r}: expected a string as the name")
     if not isinstance(arrays, (tuple, list)):
-        raise DataError(f"silo {name!r}: a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
+        raise DataError(f"silo {name!r}: found a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
     if len(arrays) not in (2, 4):
-        raise DataError(f"silo {name!r}: {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
+        raise DataError(f"silo {name!r}: found {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
     x, y, *test = arrays
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
 
@@ -219,8 +220,8 @@ def _arrays(
     x, y, *test = (checks.plain_array(part, where) for where, part in named)
     if kind is None and checks.whole_numbers(x):
         raise DataError(
-            f"silo {name!r}: x of {x.dtype} in two dimensions; set kind='tokens' if these are token ids, "
-            "kind='features' if they are numbers"
+            f"silo {name!r}: x has dtype {x.dtype} and two dimensions; set kind='tokens' if x contains token ids, or "
+            "kind='features' if x contains numbers"
         )
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
 
@@ -239,17 +240,17 @@ class DatasetRows(LazyRows):
         try:
             item = self.dataset[number]
         except Exception as error:
-            raise DataError(f"{where}: reading it fails: {message_of(error)}") from error
+            raise DataError(f"{where}: the item cannot be read ({message_of(error)})") from error
         if self.columns is not None:
             if not isinstance(item, Mapping) or any(column not in item for column in self.columns):
                 has = sorted(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
-                raise DataError(f"{where}: {has}, expected columns {self.columns[0]!r} and {self.columns[1]!r}")
+                raise DataError(f"{where}: found {has}, expected columns {self.columns[0]!r} and {self.columns[1]!r}")
             return item[self.columns[0]], item[self.columns[1]]
         if isinstance(item, Mapping):
             names = ", ".join(map(str, item))
-            raise DataError(f"{where}: a mapping of {names}; set columns=(INPUT, LABEL)")
+            raise DataError(f"{where}: found a mapping with keys {names}; set columns=(INPUT, LABEL)")
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise DataError(f"{where}: a {type(item).__name__}, expected (x, y)")
+            raise DataError(f"{where}: found a {type(item).__name__}, expected (x, y)")
         return item[0], item[1]
 
     def input(self, number: int) -> Tensor:
@@ -261,8 +262,8 @@ class DatasetRows(LazyRows):
         x = x.float() if x.dtype == torch.float64 else x
         if x.dtype not in (torch.float32, torch.int64) or not x.ndim:
             raise DataError(
-                f"{where} of shape {tuple(x.shape)}, {checks.dtype_name(x.dtype)}; expected float32, or int64 for "
-                "token ids, with one dimension or more"
+                f"{where} has shape {tuple(x.shape)} and dtype {checks.dtype_name(x.dtype)}; expected float32, or "
+                "int64 for token ids, with at least one dimension"
             )
         checks.check_numbers(x[None], where)
         return x
@@ -273,8 +274,8 @@ class DatasetRows(LazyRows):
             x = self.input(number).numpy()
             if (x.shape, x.dtype) != (self.shape[1:], self.dtype):
                 raise DataError(
-                    f"{self.origin}, item {number}: x of shape {x.shape}, {x.dtype}; expected {self.shape[1:]}, "
-                    f"{self.dtype}, like the first item"
+                    f"{self.origin}, item {number}: x has shape {x.shape} and dtype {x.dtype}, expected "
+                    f"{self.shape[1:]} and {self.dtype} as in the first item"
                 )
             found[row] = x
         return found
@@ -291,7 +292,7 @@ def _length(dataset: Any, origin: str) -> int:
     try:
         length = len(dataset)
     except Exception as error:
-        raise DataError(f"{origin}: len() fails: {message_of(error)}") from error
+        raise DataError(f"{origin}: len() of the data set fails ({message_of(error)})") from error
     if not length:
         raise DataError(f"{origin}: no samples")
     return length
@@ -299,7 +300,7 @@ def _length(dataset: Any, origin: str) -> int:
 
 def _numeric(x: Array, where: str) -> Array:
     if x.dtype.kind not in "fiu":
-        raise DataError(f"{where} of {x.dtype}, expected numbers")
+        raise DataError(f"{where} has dtype {x.dtype}, expected numbers")
     return np.array(x, np.int64 if x.dtype.kind in "iu" and x.dtype != np.uint8 else x.dtype)
 
 
@@ -329,14 +330,16 @@ def from_datasets(
     check_type(silos, Mapping, "silos", "a mapping from names to data sets, such as {'silo-0': dataset}")
     check_seed(seed)
     if not silos:
-        raise DataError("no silos: expected at least one name with its data set")
+        raise DataError("no silos, expected at least one name with its data set")
     if classes is not None:
         classes = checks.check_class_list(classes, "from_datasets")
     pools = [_pool(name, dataset, columns) for name, dataset in silos.items()]
     for pool in pools:
         if pool.x.dtype != pools[0].x.dtype:
             expected = pools[0].x.dtype
-            raise DataError(f"{pool.origin}: inputs of {pool.x.dtype}, expected {expected} as at the first silo")
+            raise DataError(
+                f"{pool.origin}: inputs have dtype {pool.x.dtype}, expected {expected} as at the first silo"
+            )
     labels = [(pool.origin, pool.y) for pool in pools]
     names = checks.check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
     pools = with_subgroups(placed([replace(pool, classes=names) for pool in pools], groups, time), subgroups)
@@ -348,18 +351,19 @@ def from_datasets(
 def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
     origin = f"silo {name!r}"
     if not isinstance(name, str):
-        raise DataError(f"{origin}: expected a text as the name")
+        raise DataError(f"{origin}: expected a string as the name")
     if not isinstance(given, tuple):
         rows, y = _rows(given, columns, origin)
         return Pool(cast(Array, rows), y, (), name, origin=origin)
     if len(given) != 2:
-        raise DataError(f"{origin}: {len(given)} data sets, expected one, or a training and a test data set")
+        raise DataError(f"{origin}: found {len(given)} data sets, expected one, or a training and a test data set")
     (rows, y), (test, y_test) = (
         _rows(each, columns, where) for each, where in zip(given, (origin, f"{origin} (test)"), strict=True)
     )
     if (test.shape[1:], test.dtype) != (rows.shape[1:], rows.dtype):
         raise DataError(
-            f"{origin}: inputs {rows.shape[1:]} of {rows.dtype} but test inputs {test.shape[1:]} of {test.dtype}"
+            f"{origin}: inputs have shape {rows.shape[1:]} and dtype {rows.dtype}, but test inputs have shape "
+            f"{test.shape[1:]} and dtype {test.dtype}"
         )
     both = cast(Array, JoinedRows(rows, test))
     return Pool(both, np.concatenate([y, y_test]), (), name, own_test=len(y_test), origin=origin)
@@ -367,7 +371,7 @@ def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
 
 def _rows(dataset: Any, columns: Columns | None, origin: str) -> tuple[DatasetRows, LabelArray]:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or isinstance(dataset, (str, Mapping)):
-        raise DataError(f"{origin}: a {type(dataset).__name__}, expected a data set with a length and items")
+        raise DataError(f"{origin}: found a {type(dataset).__name__}, expected a data set with a length and items")
     _length(dataset, origin)
     rows = DatasetRows(dataset, columns, origin)
     y = checks.label_array(rows.labels(), origin)

@@ -41,7 +41,7 @@ def from_frames(frames: Any, *, target: str, seed: int = 0, **settings: Any) -> 
     if not is_frame(frames):
         check_type(frames, Mapping, "frames", "a mapping from names to data frames, such as {'north': frame}")
         if not frames:
-            raise DataError("no silos: expected at least one name with its data frame")
+            raise DataError("no silos, expected at least one name with its data frame")
     sheets = sheets_of({"data": frames} if is_frame(frames) else frames)
     wanted = table_settings("csv:frames", {"target": target, **settings})
     others = (target, wanted.silo_column, *wanted.numeric)

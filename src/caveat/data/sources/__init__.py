@@ -66,7 +66,7 @@ def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
     parts = tuple(_parsed(text, source, key, len(texts) > 1) for text in texts)
     if alone := next((part for part in parts if part.alone and (len(parts) > 1 or key != "source")), None):
         raise ConfigurationError(
-            f"data.{key} = {source!r}: {alone.name} cannot be joined or used for out-of-distribution inputs: "
+            f"data.{key} = {source!r}: {alone.name} cannot be joined or used for out-of-distribution inputs, because "
             f"{alone.alone}",
             f"data.{key}",
         )
@@ -85,7 +85,7 @@ def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
     kind = SOURCES.get(name)
     if kind is None or bool(place) != (":" in kind.form):
         raise ConfigurationError(
-            f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected {FORMS}, or several joined by "
+            f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected {FORMS}, or several sources joined by "
             f"{JOIN!r}{'; or on_site' * (key == 'source')}",
             f"data.{key}",
         )
@@ -106,7 +106,7 @@ def guess(path: str, *more: str) -> str:
         return path
     if kind := kind_of(locate(path)):
         return str(kind(path))
-    raise DataError(f"{path}: expected an .npz, .csv or .parquet file, or a folder of such tables or of images")
+    raise DataError(f"{path}: expected an .npz, .csv or .parquet file, or a folder of tables, images or npy files")
 
 
 def kind_of(path: Path) -> type[Source] | None:

@@ -116,7 +116,7 @@ def read_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as file:
             if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
-                raise DataError(f"{path}: a single array, expected an npz file of named arrays")
+                raise DataError(f"{path}: found a single array, expected an npz file of named arrays")
             # NumPy warns of headers that are refused later or read correctly.
             with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(file) as archive:
                 members = {name: member for member in archive.infolist() if (name := _name(member))}
@@ -128,7 +128,8 @@ def read_npz(path: Path) -> dict[str, Array]:
         raise DataError(f"{path}: the arrays do not fit into memory, expected smaller ones") from None
     except Exception as error:  # zipfile, zlib and numpy raise many types for damaged files
         why = str(error) or type(error).__name__
-        raise DataError(f"{path}: not a readable npz file, truncated or with pickled objects ({why})") from error
+        told = "not a readable npz file; it may be truncated or contain pickled objects"
+        raise DataError(f"{path}: {told} ({why})") from error
 
 
 def _name(member: zipfile.ZipInfo) -> str:
@@ -145,12 +146,12 @@ def _check_members(path: Path, archive: zipfile.ZipFile, members: Mapping[str, z
     inside, outside = sum(member.file_size for member in members.values()), path.stat().st_size
     if inside > max(LARGE, MOST_EXPANDED * outside):
         raise DataError(
-            f"{path}: {inside / 1e6:,.0f} MB of arrays in a file of {outside / 1e6:,.1f} MB, expected at most "
-            f"{MOST_EXPANDED} times as much for more than {LARGE / 1e6:,.0f} MB; use np.savez if this is intended"
+            f"{path}: the file of {outside / 1e6:,.1f} MB contains {inside / 1e6:,.0f} MB of arrays, more than "
+            f"{MOST_EXPANDED} times as much; if this is intended, save the arrays uncompressed with np.savez"
         )
     if inside > memory():
         raise DataError(
-            f"{path}: {inside / 1e9:,.0f} GB of arrays, but this machine has {memory() / 1e9:,.0f} GB of memory"
+            f"{path} contains {inside / 1e9:,.0f} GB of arrays, but this machine has {memory() / 1e9:,.0f} GB of memory"
         )
 
 
@@ -172,7 +173,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
 def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
     names = arrays["classes"]
     if names.ndim != 1:
-        raise DataError(f"{path}: array 'classes' of shape {names.shape}, expected one name per class")
+        raise DataError(f"{path}: array 'classes' has shape {names.shape}, expected one name per class")
     try:
         return list(map(str, np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(str)))
     except UnicodeDecodeError as error:
@@ -191,10 +192,10 @@ def npz_pools(paths: Sequence[Path], kind: Kind | None = None, reading: Reading 
     parts = [_parts(arrays, str(path)) for arrays, path in zip(contents, paths, strict=True)]
     names = [_class_names(arrays, path) for arrays, path in zip(contents, paths, strict=True) if "classes" in arrays]
     if any(other != names[0] for other in names[1:]):
-        raise DataError(f"{paths[0]} and others have different class names in array 'classes'")
+        raise DataError(f"{paths[0]} and other files have different class names in array 'classes', expected the same")
     domains = [path.stem for path in paths]
     if len(set(domains)) < len(domains):
-        raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected different names")
+        raise DataError(f"several files are called {max(domains, key=domains.count)!r}, expected different names")
     predict = None if reading is None else reading.predict
     if reading is not None and reading.event:
         parts = [
@@ -212,7 +213,7 @@ def _with_events(
     x, y, x_test, y_test = part
     count = len(y) + (0 if y_test is None else len(y_test))
     if len(events) != count:
-        raise DataError(f"{origin}: {len(events)} events for {count} inputs, expected one for each")
+        raise DataError(f"{origin}: {len(events)} events for {count} inputs, expected one event per input")
     own, test = events[: len(y)], events[len(y) :]
     return x, np.column_stack([y, own]), x_test, None if y_test is None else np.column_stack([y_test, test])
 
@@ -234,9 +235,9 @@ def _named(name: str, arrays: Mapping[str, Array], key: str, origin: str) -> Arr
     parts = [name] if "x" in arrays else [f"{name}_{part}" for part in SPLIT_PARTS if f"x_{part}" in arrays]
     if (lacking := next((part for part in parts if part not in arrays), None)) is not None:
         there = ", ".join(sorted(arrays))
-        raise DataError(f"{origin}: no array {lacking!r}, expected one because {key} = {name!r}; arrays: {there}")
+        raise DataError(f"{origin}: no array {lacking!r}, expected one because {key} = {name!r}; found {there}")
     if (wrong := next((part for part in parts if arrays[part].ndim != 1), None)) is not None:
-        raise DataError(f"{origin}: {wrong!r} of shape {arrays[wrong].shape}, expected {key} of one dimension")
+        raise DataError(f"{origin}: array {wrong!r} of {key} has shape {arrays[wrong].shape}, expected one dimension")
     return np.concatenate([arrays[part] for part in parts])
 
 
@@ -271,7 +272,8 @@ def pools_of(
             paired(x_test, y_test, of_test)
             labels.append((of_test, y_test))
             if x_test.shape[1:] != x.shape[1:]:
-                raise DataError(f"{origin}: inputs of shape {x.shape[1:]} but test inputs of {x_test.shape[1:]}")
+                shapes = f"inputs have shape {x.shape[1:]}, but test inputs have shape {x_test.shape[1:]}"
+                raise DataError(f"{origin}: {shapes}; expected the same")
             x, y, own_test = _joined(x, x_test), np.concatenate([y, y_test]), len(y_test)
         pools.append(Pool(x, y, (), domain, own_test, origin=origin))
     trained = np.concatenate([pool.y[: pool.development] for pool in pools])
@@ -299,15 +301,15 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
     if {"x", "y"} <= arrays.keys():
         return arrays["x"], arrays["y"], None, None
     if not {"x_train", "y_train"} <= arrays.keys():
-        raise DataError(f"{origin}: arrays {sorted(arrays)}, expected x_train, y_train, x_test, y_test or x, y")
+        raise DataError(f"{origin}: found arrays {sorted(arrays)}, expected x_train, y_train, x_test, y_test or x, y")
     for x, y in (("x_val", "y_val"), ("x_test", "y_test")):
         if (x in arrays) != (y in arrays):
-            raise DataError(f"{origin}: has only one of {x} and {y}, expected both or none")
+            raise DataError(f"{origin} has only one of {x} and {y}, expected both or neither")
     x_train, y_train = arrays["x_train"], arrays["y_train"]
     if "x_val" in arrays:
         for name, val in (("x", arrays["x_val"]), ("y", arrays["y_val"])):
             if val.shape[1:] != arrays[f"{name}_train"].shape[1:]:
-                raise DataError(f"{origin}: {name}_val has a different shape than {name}_train")
+                raise DataError(f"{origin}: samples of {name}_val and {name}_train have different shapes, expected one")
         paired(x_train, y_train, f"{origin} (train)")
         paired(arrays["x_val"], arrays["y_val"], f"{origin} (val)")
         x_train = np.concatenate([x_train, arrays["x_val"]])
@@ -317,7 +319,7 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
 
 def _npy_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise DataError(f"{folder}: a file, expected a folder SILO/x.npy and SILO/y.npy")
+        raise DataError(f"{folder}: a file, expected a folder with SILO/x.npy and SILO/y.npy")
     return sorted(path for path in folder.iterdir() if (path / "x.npy").exists())
 
 
@@ -349,7 +351,7 @@ def _mapped(path: Path) -> Array:
         found: object = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         expected = (
-            "both x.npy and y.npy"
+            f"both x{path.stem[1:]}.npy and y{path.stem[1:]}.npy"
             if path.stem in PARTS
             else "one because data.groups, data.time or data.event names it"
         )

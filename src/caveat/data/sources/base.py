@@ -114,7 +114,7 @@ def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
         return next(iter(named.values()))
     if silo not in named:
         found = ", ".join(list(named)[:10]) or "nothing"
-        raise DataError(f"{origin}: {found}; expected one called {silo!r}, like the silo, or a single one")
+        raise DataError(f"{origin}: found {found}; expected one called {silo!r}, like the silo, or a single one")
     return named[silo]
 
 
@@ -122,5 +122,5 @@ def file_of_silo(paths: Sequence[Path], silo: SiloId) -> Path:
     """Return the only file, or the one with the silo's name. Raise DataError for two files of one name."""
     stems = [path.stem for path in paths]
     if len(set(stems)) < len(stems):
-        raise DataError(f"several files are called {max(stems, key=stems.count)!r}: expected one silo each")
+        raise DataError(f"several files are called {max(stems, key=stems.count)!r}, expected different names")
     return the_one_of(dict(zip(stems, paths, strict=True)), silo, ", ".join(map(str, paths)))

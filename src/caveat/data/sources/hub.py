@@ -31,9 +31,9 @@ class HubSource(Source):
         try:
             splits = datasets.load_dataset(self.place)
         except Exception as error:  # the hub, the network and the library raise many types
-            raise DataError(f"{self}: cannot be loaded: {type(error).__name__}: {error}") from error
+            raise DataError(f"{self} cannot be loaded ({type(error).__name__}: {error})") from error
         if "train" not in splits:
-            raise DataError(f"{self}: splits {sorted(splits)}, expected 'train'")
+            raise DataError(f"{self}: found splits {sorted(splits)}, expected one called 'train'")
         x, y = self._arrays(splits["train"], settings.size)
         x_test, y_test = self._arrays(splits["test"], settings.size) if "test" in splits else (None, None)
         features = splits["train"].features
@@ -50,11 +50,14 @@ class HubSource(Source):
         if size is not None:
             pictures = [resized(image_array(picture[None], str(self)), size)[0] for picture in pictures]
         if len({picture.shape for picture in pictures}) != 1:
-            raise DataError(f"{self}: images of different sizes or numbers of channels; set data.size to resize them")
+            raise DataError(
+                f"{self}: images have different sizes or numbers of channels, expected one shape; data.size resizes "
+                "images"
+            )
         return np.stack(pictures), np.asarray(split[label])
 
     def _column(self, features: Any, candidates: tuple[str, ...]) -> str:
         for candidate in candidates:
             if candidate in features:
                 return candidate
-        raise DataError(f"{self}: columns {sorted(features)}, expected one of {', '.join(candidates)}")
+        raise DataError(f"{self}: found columns {sorted(features)}, expected one of {', '.join(candidates)}")

@@ -85,7 +85,7 @@ def common_format(pools: Sequence[Pool], size: int | None, channels: int | None)
     if not all(pool.images for pool in pools):
         for name, value in (("size", size), ("channels", channels)):
             if value is not None and not any(pool.images for pool in pools):
-                raise ConfigurationError(f"data.{name} = {value} is for images, but these inputs are features")
+                raise ConfigurationError(f"data.{name} = {value} is for images, but these inputs are not images")
         check_alike(pools, [pool.x.shape[1:] for pool in pools])
         return ImageFormat()
     found = [pool.x.shape[-1] for pool in pools]
@@ -129,7 +129,7 @@ def recolored(images: Array, channels: int) -> Array:
     if found == channels:
         return images
     if {found, channels} != {1, 3}:
-        raise DataError(f"cannot convert images with {found} channels to {channels}, expected 1 or 3")
+        raise DataError(f"cannot convert images with {found} channels to {channels} channels, expected 1 or 3")
     if channels == 3:
         return np.repeat(images, 3, axis=-1)
     luma = images @ np.array(LUMA, dtype=np.uint32)
@@ -184,7 +184,7 @@ def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...
             raise DataError(f"{silo}: no class folders, expected SILO/CLASS/*.png|jpg")
         for kind, files in kinds.items():
             if not files:
-                raise DataError(f"{silo / kind}: an empty class folder, expected png or jpg files")
+                raise DataError(f"{silo / kind}: no images in this class folder, expected png or jpg files")
     classes = ordered([kind for kinds in silos.values() for kind in kinds])
     for group in variants(classes):
         counts = {name: sum(len(kinds.get(name, ())) for kinds in silos.values()) for name in group}
@@ -262,7 +262,9 @@ def _check_sizes(paths: Sequence[Path], shapes: Sequence[tuple[int, ...]]) -> No
     for path, (h, w, *_) in zip(paths, shapes, strict=True):
         h0, w0 = shapes[0][:2]
         if (h, w) != (h0, w0):
-            raise DataError(f"{paths[0]} is {w0}x{h0} pixels but {path} is {w}x{h}. Resize them, or set data.size")
+            raise DataError(
+                f"{paths[0]} has {w0}x{h0} pixels but {path} has {w}x{h}; resize the images, or set data.size"
+            )
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -324,7 +326,7 @@ def _read(path: Path, exif_rotation: bool) -> Array:
                 raise DataError(f"{path} has transparent pixels; save it as an opaque image, without an alpha channel")
             pixels = np.asarray((image if turn is None else image.transpose(turn)).convert(mode))
     except UnidentifiedImageError:
-        raise DataError(f"{path}: not a readable image: the content is neither PNG nor JPEG") from None
+        raise DataError(f"{path}: not a readable image (the content is neither PNG nor JPEG)") from None
     except DataError:
         raise
     except Exception as error:  # decoders raise many types for damaged files
@@ -339,7 +341,7 @@ def _check_whole(path: Path, image: Image.Image) -> None:
         raise DataError(f"{path} has {frames} frames, expected one; save the frame that you need as a file")
     # Pillow checks neither the end of a PNG nor its pixels' checksums.
     if image.format == "PNG" and not _has_whole_chunks(path):
-        raise DataError(f"{path}: not a readable image: the PNG is truncated or corrupt (checksum mismatch)")
+        raise DataError(f"{path}: not a readable image (the PNG is truncated or corrupt)")
 
 
 def _has_whole_chunks(path: Path) -> bool:

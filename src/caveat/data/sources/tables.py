@@ -30,7 +30,7 @@ from ..tables.warnings import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 
 DAY = 86400.0
-MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or remove the row; nothing of the file is used"
+MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or remove the row; no row of the file is used"
 
 
 class TableSource(Source):
@@ -106,7 +106,7 @@ def _tables(folder: Path) -> list[Path]:
 def _not_special(path: Path) -> Path:
     """Return the path of a file or folder. Raise DataError for a pipe or a device, reading which may never end."""
     if not path.is_file() and not path.is_dir():
-        raise DataError(f"{path}: neither a file nor a folder, expected one of them")
+        raise DataError(f"{path}: neither a file nor a folder, expected a file or a folder")
     return path
 
 
@@ -148,7 +148,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     else:
         groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.silo for s in sheets)
     if len(set(names)) < len(names):
-        raise DataError(f"several files are called {max(names, key=names.count)!r}: expected different names")
+        raise DataError(f"several files are called {max(names, key=names.count)!r}, expected different names")
     if values is None and (given or silo):
         check_spellings(
             {name: [classes[k] for k in np.unique(y[groups == i])] for i, name in enumerate(names)}, declared.classes
@@ -221,8 +221,8 @@ def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
     for sheet in sheets:
         if lazy and not isinstance(sheet, ParquetSheet):
             raise ConfigurationError(
-                f"data.lazy = true is for images and parquet files, but {sheet.path} is text: remove the key, or "
-                "write the table as a parquet file",
+                f"data.lazy = true needs images or parquet files, but {sheet.path} is text: remove the key, or "
+                "save the table as a parquet file",
                 "data.lazy",
             )
     if not lazy:
@@ -293,7 +293,7 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
         for other, named in (*((each, key) for key, each in reading.no_inputs.items()), *features):
             if other == getattr(reading, key) and named != key:
                 raise ConfigurationError(
-                    f"data.{key} = {other!r} is data.{named}, too; expected different columns", f"data.{key}"
+                    f"data.{key} and data.{named} are both {other!r}, expected different columns", f"data.{key}"
                 )
 
 
@@ -314,7 +314,7 @@ def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
             for row, text in enumerate(sheet.column(name)):
                 if missing(text):
                     told = f"{sheet.path}, line {sheet.lines[row]}: {name!r} is missing ({text!r}), expected a value"
-                    raise Refused(f"{told}: add it, or remove the row from the file", "unlabelled", name)
+                    raise Refused(f"{told}; add it, or remove the row from the file", "unlabelled", name)
 
 
 def one_class(sheets: list[Sheet], reading: Reading) -> list[Sheet]:

@@ -206,7 +206,7 @@ NEWLINE = b"\n"
 NUL = "\0"
 ARCHIVE = "PK\x03\x04"
 BINARY = {b"PK\x03\x04": "an Excel workbook or a zip archive", b"\xd0\xcf\x11\xe0": "an Excel workbook",
-          b"\x1f\x8b": "compressed by gzip", b"PAR1": "a parquet file"}  # fmt: skip
+          b"\x1f\x8b": "a file compressed by gzip", b"PAR1": "a parquet file"}  # fmt: skip
 """The first bytes of files that are not text, and what these files are."""
 MARKED = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order marks, longer ones first."""
@@ -224,7 +224,7 @@ def no_utf8(path: Path) -> str:
     whole = path.read_bytes()
     for first, called in BINARY.items():
         if whole.startswith(first):
-            return f"{path}: {called}, expected a csv file in UTF-8: save the table as one"
+            return f"{path}: {called}, expected a csv file in UTF-8; save the table in this format"
     where = f"{path}: not in UTF-8"
     try:
         whole.decode()
@@ -232,7 +232,7 @@ def no_utf8(path: Path) -> str:
         where = f"{path}, line {whole.count(NEWLINE, 0, error.start) + 1}: not in UTF-8"
     known = _encoding(whole)
     return (
-        f"{where}, expected a csv file in UTF-8: save it in UTF-8, or if it is in {known}, "
+        f"{where}, expected a csv file in UTF-8; save the file in UTF-8 or, if it is in {known}, "
         f"run `iconv -f {known} -t UTF-8 OLD.csv > NEW.csv`"
     )
 

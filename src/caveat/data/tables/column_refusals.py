@@ -54,10 +54,10 @@ def column_refusal(
     numbers = rows - sum(present[text] for text in texts)
     if texts and (numbers >= MOSTLY * rows or any(text.startswith(NO_NUMBER) for text in texts)):
         marks = sorted(text.removeprefix(NO_NUMBER) for text in texts)
-        absent = f", {_missing(reading, marks)} if that means missing" if len("".join(marks)) <= LONGEST else ""
+        absent = f", set {_missing(reading, marks)} if that means missing" if len("".join(marks)) <= LONGEST else ""
         return (
-            f"{_place(sheets, name, texts)}, but {numbers} of {rows} values are numbers: {MEND}{absent}, or name the "
-            f"column in data.categorical if its numbers are codes, {_categorical(reading, name)}"
+            f"{_place(sheets, name, texts)}, but {numbers} of {rows} values are numbers: {MEND}{absent}, or set "
+            f"{_categorical(reading, name)} if the column's numbers are codes"
         )
     if endless:
         return f"{_place(sheets, name, endless)}, {ENDLESS}"
@@ -72,8 +72,8 @@ def look_like_names(sheets: Sequence[Sheet], name: str, present: Mapping[str, in
     left_out = assignment(f"rename_columns\n{sheets[0].own_name(name)}", False)
     return (
         f"{_place(sheets, name, present)}, one of {len(present)} different texts in {rows} rows, which look like names "
-        f"or free text: remove the column, {left_out}; or, if all data are on "
-        "one machine and these are categories, name it in data.categorical (a silo of a federation never sends so many)"
+        f"or free text: remove the column, {left_out}; or, if all data are on one machine and the texts are "
+        "categories, name the column in data.categorical (a silo of a federation never sends so many categories)"
     )
 
 
@@ -131,7 +131,8 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
         return f"{place}, {what}: set {', or '.join(lines)}{codes}{_alternatives(first, name, reading)}"
     if any(each.mixed for each in wrong):
         out = assignment(f"rename_columns\n{first.sheet.own_name(name)}", False)
-        return f"{place}, but other values are in another format: write all in one format, or remove it, {out}{codes}"
+        told = f"{place}, but other values are in another format: write all of them in one format"
+        return f"{told}, or remove the column, {out}{codes}"
     return ""
 
 

@@ -40,7 +40,8 @@ class DictionaryColumn:
         wrong = {"number": "values", "category": "range"}[self.type]
         if getattr(self, wrong):
             raise ConfigurationError(
-                f"data.dictionary: column {self.name!r} is a {self.type}, which has no {wrong}", "data.dictionary"
+                f"data.dictionary: column {self.name!r} has type = {self.type!r}, which excludes {wrong}",
+                "data.dictionary",
             )
         if self.range is not None and self.range[0] >= self.range[1]:
             raise ConfigurationError(
@@ -103,9 +104,11 @@ class OwnColumn:
     def __post_init__(self) -> None:
         key = f"data.rename_columns: column {self.own!r}"
         if self.decimal is not None and self.decimal == self.thousands:
-            raise ConfigurationError(f"{key} has {self.decimal!r} as decimal and thousands mark", "data.rename_columns")
+            told = f"{key} has {self.decimal!r} as decimal mark and as thousands mark, expected different marks"
+            raise ConfigurationError(told, "data.rename_columns")
         if (self.since or self.until) and (not self.date or (self.since and self.until)):
-            raise ConfigurationError(f"{key}: since and until need date, and exclude each other", "data.rename_columns")
+            told = f"{key}: expected since or until only with date, and only one of the two"
+            raise ConfigurationError(told, "data.rename_columns")
         for name in ("since", "until"):
             try:
                 datetime.fromisoformat(getattr(self, name) or "1970-01-01")

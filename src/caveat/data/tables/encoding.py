@@ -59,8 +59,8 @@ def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
             rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise ConfigurationError(
-            f"data.lazy = true stores the {shape[0]:,} rows of the table in {folder}, which fails ({error}); "
-            "set CAVEAT_CACHE to use another folder",
+            f"data.lazy = true: the {shape[0]:,} rows of the table cannot be stored in {folder} ({error}); "
+            "set CAVEAT_CACHE to another folder",
             "data.lazy",
         ) from error
     return cast(Array, ArrayRows(rows, lambda x, _: x, ", ".join(str(sheet.path) for sheet in sheets[:3])))
@@ -202,7 +202,7 @@ class Encoder:
     def __call__(self, raw: Array) -> Array:
         """Encode raw values (N, D) as finite float32 features (N, F). Invalid category codes count as missing."""
         if raw.ndim != 2 or raw.shape[1] != len(self.table):
-            raise DataError(f"rows of shape {raw.shape}, expected {len(self.table)} columns")
+            raise DataError(f"the rows have shape {raw.shape}, expected (N, {len(self.table)})")
         values = raw if raw.dtype.kind == "f" else raw.astype(np.float64)
         known = [_known(values[:, i], column) for i, column in enumerate(self.table)]
         rows = recoded(np.stack(known, axis=1), self.table, self.layout.columns)

@@ -329,7 +329,7 @@ def _check_types(arrow: Any, schema: Any, path: Path) -> None:
         kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
         if arrow.types.is_nested(kind) or arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind):
             raise DataError(
-                f"{path}: column {shown(column.name)} contains {kind}, expected numbers or text; remove the column"
+                f"{path}: column {shown(column.name)} contains {kind}, expected numbers or texts; remove the column"
             )
 
 
@@ -375,8 +375,8 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
     doubled = [name for name, count in Counter(columns).items() if count > 1 or not name]
     if doubled:
         raise DataError(
-            f"{path}: column name {shown(doubled[0])} is empty or duplicated, expected a header line of names; "
-            "give it a name, or remove the column (an index that pandas wrote: to_csv(index=False))"
+            f"{path}: column name {shown(doubled[0])} is empty or duplicated, expected a different name for each "
+            "column; rename or remove the column (to_csv(index=False) of pandas omits the index)"
         )
 
 

@@ -70,7 +70,7 @@ class FrameSheet(Sheet):
         own = list(frame.columns)
         self.columns = tuple(str(name).strip() for name in own)
         if wrong := next((name for name in self.columns if not name or self.columns.count(name) > 1), None):
-            raise DataError(f"{self.path}: column name {shown(wrong)} is empty or duplicated")
+            raise DataError(f"{self.path}: column name {shown(wrong)} is empty or duplicated, expected different names")
         self.frame, self.names = frame, dict(zip(self.columns, own, strict=True))
         self.lines = range(1, len(frame) + 1)
         if not len(frame):
@@ -112,7 +112,7 @@ class FrameSheet(Sheet):
         if nested := next((value for value in values if isinstance(value, NESTED)), None):
             raise DataError(
                 f"{self.path}: column {shown(name)} has values such as {shown(str(nested))}, expected numbers or text; "
-                "leave the column out"
+                "remove the column"
             )
         numbers = [None if value is None else _number(value) for value in values]
         if self.categorical([name]) or any(n is None and v is not None for n, v in zip(numbers, values, strict=True)):
@@ -168,7 +168,7 @@ def sheets_of(frames: Mapping[str, Any]) -> list[FrameSheet]:
     for name, frame in frames.items():
         if not isinstance(name, str) or not is_frame(frame):
             expected = "expected a name and a data frame of pandas or polars"
-            raise DataError(f"silo {name!r}: a {type(frame).__name__}, {expected}")
+            raise DataError(f"silo {name!r}: found a {type(frame).__name__}, {expected}")
     return [FrameSheet(frame, name) for name, frame in frames.items()]
 
 

@@ -78,8 +78,10 @@ def _same_columns(first: Sheet, sheet: Sheet, needed: Collection[str]) -> str:
     lacking = [(file, name) for file, only in ((first, own), (sheet, others)) for name in only if name in needed]
     if lacking and not names:
         file, name = lacking[0]
-        return f"{file.path} needs {name!r}, or its own name for it in data.files.{file.path.stem}.rename_columns"
-    end = "if these are the same" if names else "to leave them out"
+        return (
+            f"{file.path} needs {name!r}, or another column renamed to it in data.files.{file.path.stem}.rename_columns"
+        )
+    end = "if these columns are the same" if names else "to leave the columns out"
     left_out = [(file, name, False) for file, only in ((sheet, own), (first, others)) for name in only]
     told = [(sheet, name, other) for name, other in names.items()] or left_out
     keys = (
@@ -130,7 +132,7 @@ def _declared(
     sheet = _with_formats(_with_names(sheet, declared, found), csv_format, (target, *others))
     for rule in declared.dictionary:
         if rule.name not in sheet.columns:
-            told = f"{sheet.path}: no column {rule.name!r}, which the dictionary has: declare its name here in {OWN}"
+            told = f"{sheet.path}: no column {rule.name!r}, which the dictionary has: declare the file's name in {OWN}"
             found.setdefault(rule.name, Refused(told, "columns", rule.name))
     sheet = _with_values(sheet, declared, found)
     return sheet if target not in sheet.columns or target is None else _with_classes(sheet, declared, target, found)
@@ -143,15 +145,15 @@ def _with_names(sheet: Sheet, declared: Declared, found: Refusals) -> Sheet:
     kept = sheet.with_columns({name: None for name, agreed in names.items() if not agreed})
     agreed = [names[name] for name in kept.columns]
     if twice := next((name for name in agreed if agreed.count(name) > 1), None):
-        how = f"of the file; {AS_TRAINED}" if found.later else f"in {OWN}, NAME = false"
-        told = f"{sheet.path}: several columns are {twice!r}, expected one: remove the others {how}"
+        how = f"from the file; {AS_TRAINED}" if found.later else f"with NAME = false in {OWN}"
+        told = f"{sheet.path}: several columns are called {twice!r}, expected one: remove the others {how}"
         found.setdefault(twice, Refused(told, "columns", twice))
         return kept
     for column in own.values():
         if column.name and not column.factor and column.unit and column.unit != units.get(column.name, column.unit):
             told = (
                 f"{sheet.path}: column {column.name!r} is in {column.unit!r}, but the dictionary has it in "
-                f"{units[column.name]!r}: expected that unit, or a factor in {OWN}"
+                f"{units[column.name]!r}; expected the unit of the dictionary, or a factor in {OWN}"
             )
             found.setdefault(column.name, Refused(told, "unit", column.name))
     return kept.renamed(names)
@@ -203,8 +205,8 @@ def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, found: Refusals
     if bad and outside == "refuse" and not found.later:
         present = sum(not missing(text) for text in cells)
         told = (
-            f"{sheet.path}: column {rule.name!r}: {len(bad)} of {present} values are not {rule.expected}, the first: "
-            f"{sheet.place(rule.name, bad[0])}; {_mended(rule, len(bad) / present)}"
+            f"{sheet.place(rule.name, bad[0])}, but the dictionary allows only values {rule.expected}; {len(bad)} of "
+            f"{present} values in this column are not allowed: {_mended(rule, len(bad) / present)}"
         )
         found.setdefault(rule.name, Refused(told, "range" if rule.range else "values", rule.name))
     return cells
@@ -213,11 +215,11 @@ def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, found: Refusals
 def _mended(rule: DictionaryColumn, share: float) -> str:
     if rule.range is not None and share >= MOSTLY_OUTSIDE:
         return (
-            f"this many suggest another unit: declare in {OWN} the factor that converts them to "
+            f"if the unit differs, declare in {OWN} the factor that converts the values to "
             f"{rule.unit or 'the unit of the dictionary'}, {rule.name} = {{ factor = ... }}"
         )
     missing_there = f'declare in {OWN}, or in the dictionary, that such values are missing, outside = "missing"'
-    return f"correct them, or {missing_there}"
+    return f"correct these values, or {missing_there}"
 
 
 def _is_outside(rule: DictionaryColumn, text: str, value: float | None) -> bool:
@@ -241,8 +243,8 @@ def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals
         means = f", which {LABELS} declares as {shown(named)}" if named != label else ""
         nearest = next((each for each in declared.classes if each.lower() == named.lower()), "")
         same = f"; did you mean {shown(nearest)}?" if nearest else ""
-        how = "correct that" if means else f"declare in {LABELS} the class of each label"
+        how = "correct the declaration" if means else f"declare in {LABELS} the class of each label"
         how = AS_TRAINED if found.later else how
         told = f"{sheet.place(target, unknown[0])}{means}, expected one of data.classes ({', '.join(declared.classes)})"
-        found.setdefault(target, Refused(f"{told}{same}: {how}", "labels", target))
+        found.setdefault(target, Refused(f"{told}; {how}{same}", "labels", target))
     return sheet.with_columns({target: classes}) if classes != labels else sheet
