@@ -11,7 +11,7 @@ import torch
 
 from caveat import data
 from caveat.core import Payload, Round, SiloId
-from caveat.data.tables.dictionary import LabelCode
+from caveat.data.tables.declarations import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files import ServerStore, SiloStore, read_ledger
 from caveat.files.checkpoints import read_payload

@@ -130,9 +130,9 @@ def test_code_may_have_another_name_by_then_where_there_is_one(here: Path) -> No
     (here / "net.py").rename(here / "renamed.py")
     assert library.load("run", model="renamed.py:Net").silos.names
     assert caveat("resume", "run", "--model", "renamed.py:Net").exit_code == 0
-    with pytest.raises(ConfigurationError, match=r"not the code of the run, which names net.py:Net"):
+    with pytest.raises(ConfigurationError, match=r"is not the code of the run, which names net.py:Net"):
         allow(["net.py:Net"], ["renamed.py:Net", "renamed.py:body"])
-    with pytest.raises(ConfigurationError, match=r"not the code of the run, which names a.py:A, b.py:B"):
+    with pytest.raises(ConfigurationError, match=r"is not the code of the run, which names a.py:A, b.py:B"):
         allow(["a.py:A", "b.py:B"], ["renamed.py:Net"])
 
 

@@ -169,7 +169,7 @@ def test_the_order_of_silos_is_by_name_whoever_is_quicker(tmp_path: Path) -> Non
 
 
 def test_flower_s_runs_are_not_started_as_others_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"engine.name = 'flower' is for federations on Flower"):
+    with pytest.raises(ConfigurationError, match=r"engine.name = 'flower' is only for federations on Flower"):
         start(load("digits", ["engine.name=flower"]), tmp_path / "run")
 
 

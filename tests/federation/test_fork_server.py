@@ -125,13 +125,13 @@ def test_only_its_user_reaches_it_and_there_is_one(silo: Silo) -> None:
 def test_without_one_flower_s_own_command_carries_the_message_out(silo: Silo) -> None:
     assert silo.carried_out("0", "x") == (
         7, "command 0 x",
-        "no daemon took a message, so it takes longer: there is none (No such file or directory)\n",
+        "no daemon processes this message, so it takes longer: no daemon is running (No such file or directory)\n",
     )  # fmt: skip
     silo.started().kill()
     silo.residents[0].wait()
     ended, said, err = silo.carried_out("0", "x")
     assert (ended, said) == (7, "command 0 x")
-    assert "there is none (Connection refused)" in err
+    assert "no daemon is running (Connection refused)" in err
     silo.start(seconds=0.5)
     silo.wait_for(silo.folder / forward_message.LOCK)
     until = time.monotonic() + 90

@@ -246,7 +246,7 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
     text = hill.table.read_text()
     edit(hill.table, lambda rows: rows[:6])
     with pytest.raises(
-        DataChanged, match=r"74 rows missing.* the silo cannot train: .*`caveat flower delete-data (\S+)` deletes"
+        DataChanged, match=r"74 rows missing.* the silo cannot train \(.*`caveat flower delete-data (\S+)` deletes"
     ):
         hill.side.run(terms)
     home = hill.side.home(terms)

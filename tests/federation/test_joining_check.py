@@ -140,10 +140,10 @@ WRONG = {
         "'outcome': labels must be in data.classes", False,
     ),
     "a template that is not filled in": (
-        without_target, "data.target is missing: expected the column", "refuses: the column to predict", True,
+        without_target, "data.target is missing, expected the column", "refuses: the column to predict", True,
     ),
     "categories that are not allowed": (
-        without_smoker, "categories of 'smoker'; name them in data.categorical", "refuses, 'smoker': the silo", True,
+        without_smoker, "categories of 'smoker'; to allow this, name the", "refuses, 'smoker': the silo", True,
     ),
     "small counts": (
         without_small_counts, "fewer than 5 rows of class 'ill'; set data.small_counts = true in",
@@ -199,7 +199,7 @@ def test_what_joining_refuses_is_refused_before(name: str, tmp_path: Path, capsy
 def test_too_few_calibration_inputs_for_any_alarm_are_told(rows: int, warned: bool, tmp_path: Path) -> None:
     found = checked(home_of(tmp_path, rows))
     assert found.exit_code == 0
-    assert ("no alarms of its own at 5%, which need at least 19" in found.stderr) == warned
+    assert ("the silo's own alarms at 5% need at least 19" in found.stderr) == warned
 
 
 def test_a_refusal_tells_the_server_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,7 +200,7 @@ def test_a_server_that_leaves_out_the_questions_is_refused_too(homes: Path) -> N
 def test_a_new_federation_of_tables_names_its_classes_in_words(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     for sets, told_ in (
-        ("data.classes=[]", "data.classes is missing: expected the meaning of each class, such as"),
+        ("data.classes=[]", "data.classes is missing, expected the meaning of each class, such as"),
         ('data.classes=["0", "1"]', "are codes, which may mean different things at different silos"),
     ):
         with pytest.raises(ConfigurationError, match=told_):
@@ -213,7 +213,7 @@ def test_a_silo_that_names_no_target_is_told_to(tmp_path: Path, capsys: pytest.C
     member = silo(tmp_path / "silos" / "hill", {'target = "outcome"\n': ""})
     server, log = told(member, terms, capsys)
     assert "silo.toml, [data] target" in server
-    assert "data.target is missing: expected the column to predict" in log
+    assert "data.target is missing, expected the column to predict" in log
 
 
 # Codes of labels
@@ -329,7 +329,7 @@ def test_a_silo_with_its_own_copy_of_the_dictionary_is_asked_by_no_other(
     for other in ((), (dataclasses.replace(NUMBERS[0], range=(-10, 2)), *NUMBERS[1:], *SITES)):
         server, log = told(member, terms_of(tmp_path, dictionary=other), capsys)
         assert "silo 'hill' refuses: the data dictionary must be the same as the silo's own copy" in server
-        assert "has a different data.dictionary than the server, in age" in log
+        assert "data.dictionary differs from the server's in age" in log
     (home / "d.toml").write_text("[age]\nrange = 3\n")
     with pytest.raises(ConfigurationError, match=r"d\.toml:2: age\.range = 3"):
         read_silo_file(home / "silo.toml")

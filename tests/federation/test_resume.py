@@ -135,7 +135,9 @@ def test_a_folder_without_a_project_is_told_so(begun: Begun) -> None:
     (empty / "run.sh").write_text(LISTENING)
     assert "is not an executable script" in one_error(caveat("resume", begun.run, "--project", empty), 2)
     (empty / "run.sh").chmod(0o755)
-    assert f"--project {empty}: no config.toml there" in one_error(caveat("resume", begun.run, "--project", empty), 2)
+    assert f"--project {empty}: no config.toml in this folder" in one_error(
+        caveat("resume", begun.run, "--project", empty), 2
+    )
 
 
 def test_a_run_of_this_machine_has_no_project(tmp_path: Path, begun: Begun) -> None:

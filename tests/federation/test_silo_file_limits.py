@@ -114,7 +114,7 @@ def test_updates_without_noise_of_a_known_size_have_no_epsilon(tmp_path: Path) -
     federation = Federation(tmp_path / "federation", "fedavg")
     file = federation.folder / "config.toml"
     limits, state = Limits(epsilon=1000), tmp_path / "state"
-    with pytest.raises(BeyondLimits, match=r"an infinite epsilon: \[privacy\] is not set"):
+    with pytest.raises(BeyondLimits, match=r"an infinite epsilon, as \[privacy\] is not set"):
         limits.check_begin("hill", terms_of(federation), state)
     file.write_text(file.read_text().replace("min_available_silos = 3\nquorum = 2\n", ""))
     with pytest.raises(BeyondLimits):

@@ -105,7 +105,7 @@ def test_figures_of_labelled_inputs_are_those_of_the_test_split_and_of_scikit_le
 @pytest.mark.parametrize(
     ("y", "error", "text"),
     [
-        ([0, 1], ConfigurationError, "2 labels for 24 inputs"),
+        ([0, 1], ConfigurationError, "2 labels for 24 inputs, expected one"),
         ([0, 2] * 12, DataError, r"y: unknown label 2, expected a class of the run \(well, ill\) or its number from 0"),
         (["sick"] * 24, DataError, "y: unknown label 'sick', expected a class"),
         ([[0, 1]] * 12, DataError, r"labels have shape \(12, 2\)"),

@@ -64,10 +64,10 @@ def test_secure_runs_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> N
     [
         ("federation.robust=bound", "cannot be combined: rules against malicious silos need single updates"),
         ("federation.robust=median", "hides"),
-        ("data.n_silos=2", "needs 3 silos or more in every round"),
+        ("data.n_silos=2", "needs at least 3 silos in every round"),
         (
             "federation.participation=0.5 federation.min_silos=2",
-            "needs 3 silos or more in every round",
+            "needs at least 3 silos in every round",
         ),
         (
             "evaluation.n_silos=2",

@@ -84,7 +84,7 @@ def own_schema(
     magnitudes of numbers may leave the silo. With a `grid`, the schema has the sums of a quantity's targets on it.
 
     Raises DataError for unusable data, and Refused for a text column that is not in `allowed` and for labels or texts
-    that look like names of persons, because they would leave the silo.
+    that look like names of persons, because these texts would leave the silo.
     """
     pool = read_silo(settings, name)
     index = own_indices(pool, settings, seed, rearrange).indices["train"]
@@ -149,7 +149,8 @@ def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
 
 
 def _column(column: TableColumn, absent: bool, missing: bool, values: Sequence[Array]) -> ColumnSchema:
-    """Return the schema of a column; `absent`: no row has a value, `missing`: a training row lacks a number."""
+    """Return the schema of a column. `absent`: whether no row has a value; `missing`: whether a training row has no
+    number."""
     if column.categories is not None:
         return ColumnSchema(column.name, "texts", column.categories)
     holds: Literal["numbers", "nothing"] = "nothing" if absent else "numbers"
@@ -161,7 +162,7 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
     """Merge the schemas of all silos; the order of the silos does not matter. `settings` are the federation's.
 
     Classes and categories are the union over silos, in the order that `caveat.data.load` uses; columns are in the order
-    of the first silo by name; images get the size and channels of the settings, or 3 channels if some have them.
+    of the first silo by name; images get the size and channels of the settings, by default 3 channels if some have 3.
     Raises DataError, naming the silos and the difference, if the schemas cannot be merged.
     """
     if not schemas:
@@ -187,7 +188,7 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
 def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
     """Raise DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks. A
     category that the shared schema lacks becomes zeros; images get the shared size and channels."""
-    labels = schema.labels if shared.target is None else ()  # those of a quantity are bars afterwards
+    labels = schema.labels if shared.target is None else ()  # the labels of a quantity become bars later
     if unknown := [label for label in labels if label not in shared.classes]:
         agreed_labels = _listed(shared.classes)
         raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected one of the agreed labels {agreed_labels}")
@@ -250,7 +251,8 @@ def silos_of(
 
 
 def _lacking(shared: SharedSchema, pool: Pool, schema: DataSchema) -> Iterator[str]:
-    """Yield a sentence for each column without most categories of other silos, maybe by other spellings."""
+    """Yield a sentence for each column that lacks most categories of other silos, perhaps because they are spelled in
+    another way, and for each column with a different magnitude."""
     agreed = {column.name: column.categories or () for column in shared.columns}
     own = {each.name: each.own for each in pool.csv_format.declared.rename_columns}
     for column in schema.columns:
@@ -315,7 +317,7 @@ def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
 
 
 def _check_order(schemas: Mapping[SiloId, DataSchema], classes: Sequence[str]) -> None:
-    # All sources have labels in one order, so another order means other names, or a schema that no source made.
+    # All sources have labels in one order, so another order means other names, or a schema that is not from a source.
     for name, schema in schemas.items():
         if tuple(label for label in classes if label in set(schema.labels)) != tuple(schema.labels):
             raise DataError(

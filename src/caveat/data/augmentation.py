@@ -1,6 +1,6 @@
 """Random augmentation of training batches.
 
-It is drawn on the CPU, so it does not depend on the device of the inputs.
+Random numbers are drawn on the CPU, so they do not depend on the device of the inputs.
 """
 
 import math

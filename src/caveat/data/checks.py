@@ -18,7 +18,7 @@ from .tables.warnings import nearly_repeated, unusual_columns
 MOST_TOKENS = 1 << 31
 """Exclusive upper bound of token ids."""
 MOST_LABELS = 1 << 31
-"""Exclusive upper bound of labels: larger ones are not classes, and would not fit into an index."""
+"""Exclusive upper bound of labels; larger numbers are not classes, and would not fit into an index."""
 PART = 1 << 22
 """Number of values checked at once."""
 MANY = 100
@@ -71,7 +71,7 @@ def series_array(x: Array, origin: str) -> Array:
 
 
 def token_array(x: Array, origin: str) -> Array:
-    """Return token ids from 0 as (N, T) int64."""
+    """Return non-negative token ids as (N, T) int64."""
     if x.ndim != 2 or x.shape[1] == 0:
         raise DataError(f"{origin}: shape {x.shape}, expected token ids N,T, or a list of sequences")
     if x.dtype.kind not in "iu":
@@ -85,7 +85,7 @@ def token_array(x: Array, origin: str) -> Array:
 def finite_array(
     x: Array, origin: str, called: str = "features", least: str = "at least one feature", place: str = "column"
 ) -> Array:
-    """Return an array (N, ...) as float32. Raise DataError unless it holds finite numbers."""
+    """Return an array (N, ...) as float32. Raise DataError unless all values are finite numbers."""
     if x.dtype.kind not in "fiub":
         raise DataError(f"{origin}: {called} have dtype {x.dtype}, expected numbers")
     with np.errstate(over="ignore"):  # infinite values are refused below
@@ -103,7 +103,7 @@ def finite_array(
 
 
 def input_array(x: Array, origin: str, kind: Kind | None = None) -> Array:
-    """Return an array checked and converted as its kind; by default features if it is (N, D), else images."""
+    """Check and convert an array by its kind, by default features if the array is (N, D), else images."""
     kind = kind or ("features" if x.ndim == 2 else "images")
     return READERS[kind](x, origin)
 
@@ -114,7 +114,7 @@ READERS: dict[Kind, Callable[[Array, str], Array]] = {
 
 
 def whole_numbers(x: Array) -> bool:
-    """Return whether an array could hold numbers as well as token ids: whole numbers (N, D) other than uint8."""
+    """Return whether an array may contain features or token ids: it has integers (N, D) other than uint8."""
     return x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
 
 
@@ -175,7 +175,7 @@ def check_class_names(classes: Sequence[str], origin: str) -> None:
 
 
 def check_alike(pools: Sequence[Pool], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise DataError, with names and shapes, unless the inputs of all pools get one shape."""
+    """Raise DataError, with names and shapes, unless `shapes`, the pools' shapes after conversion, are equal."""
     first = pools[0]
     for pool, shape in zip(pools, shapes, strict=True):
         if shape != shapes[0]:
@@ -208,7 +208,7 @@ def check_tensor(value: object, where: str) -> None:
 
 
 def check_numbers(x: Tensor, where: str) -> None:
-    """Raise DataError for NaN or infinite numbers, and for token ids below 0. Checks x in parts."""
+    """Raise DataError for NaN or infinite numbers, and for negative token ids. x is checked in parts."""
     rows = max(PART // max(x[:1].numel(), 1), 1)
     for start in range(0, len(x), rows):
         part = x[start : start + rows]
@@ -256,8 +256,8 @@ def _lengths(rows: Sequence[Any]) -> str:
 
 
 def check_usual(pools: Sequence[Pool]) -> tuple[str, ...]:
-    """Warn of unusual properties of a source's pools and return the warnings; raise as `check_samples` does. Lazy
-    inputs are skipped."""
+    """Warn of unusual properties of a source's pools, and return the warnings. Lazy inputs are skipped. Raises
+    DataError as `check_samples` does."""
     check_samples(pools)
     told = list(_classes(pools))
     rows = all(pool.x.ndim == 2 and not pool.tokens and not pool.lazy for pool in pools)
@@ -321,7 +321,8 @@ def _constant(pools: Sequence[Pool]) -> list[bool]:
 
 
 def _leaked(pool: Pool) -> str:
-    """Return a warning if all test samples are training samples. Raise DataError if both parts are equal."""
+    """Return a warning if all test inputs are training inputs, "" if not. Raise DataError if test and training inputs
+    are equal."""
     train, test = pool.x[: pool.development], pool.x[pool.development :]
     if train.shape == test.shape and _equal(train, test):
         raise DataError(f"{_named(pool)}: the test inputs equal the training inputs, expected different ones")

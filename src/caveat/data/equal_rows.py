@@ -42,7 +42,8 @@ def apart(pool: Pool, splits: Splits) -> str:
 
 
 def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArray]:
-    """Return all positions, the split of each, and the most protected split with an equal row."""
+    """Return all positions, the rank of each row's split, and the rank of the most protected split with an equal row.
+    The second rank is the first one for rows that are too frequent."""
     where = np.concatenate([splits[name] for name in PROTECTED])
     drawn, group = ranks(splits), _alike(pool, where)
     first = np.full(len(where), len(PROTECTED))

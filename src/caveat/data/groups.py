@@ -7,7 +7,7 @@ a random sample of a new group are exchangeable: guarantees from n calibration g
 This is "subsampling once" of Dunn, Wasserman and Ramdas, Distribution-Free Prediction Sets for Two-Layer Hierarchical
 Models (JASA 2023, arXiv 1809.07441); see also Lee, Barber and Willett, Distribution-Free Inference with Hierarchical
 Data (2023, arXiv 2306.06342), whose weights of 1 / (size of the group) use all samples, but do not sum to counts over
-silos and allow no exact binomial test. The costs: the other samples of those groups are in no split, and a guarantee is
+silos and allow no exact binomial test. As a cost, the other samples of those groups are in no split, and a guarantee is
 about a random sample of a new group, not about all of its samples at once.
 """
 
@@ -159,7 +159,7 @@ def per_sample(
     pools: Sequence[Pool], given: Mapping[SiloId, Any], called: str, missing_allowed: bool = False
 ) -> list[Array]:
     """Return (N,) texts, one per sample, for each pool, or the values if they may be missing. Raises DataError for
-    another number of values, and for missing ones."""
+    another number of values, and for missing values that are not allowed."""
     check_type(given, Mapping, called, "a mapping from the silos' names to a value for each sample")
     if differing := sorted({pool.domain for pool in pools} ^ set(given), key=str):
         raise DataError(

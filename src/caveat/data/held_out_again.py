@@ -58,11 +58,12 @@ class HeldOut(NamedTuple):
 
 
 def again_held_out(pool: Pool, splits: Splits, known: Sequence[HeldOut], key: bytes) -> Splits:
-    """Move rows that were in test or calibration before back there, so they are never trained on.
+    """Move rows that were in the test or the calibration split before back to this split, so no model is trained on
+    them.
 
-    Each row swaps with a row of the same label that was never held out, as long as there is one, so sizes do not
-    change. Nothing changes if all rows are in their earlier split or in the test split. Rows identified by columns that
-    the table no longer has are not recognized.
+    Each row swaps with a row of the same label that was never held out, if there is one, so that sizes do not change.
+    Nothing changes if all rows are in their earlier split or in the test split. Rows identified by columns that the
+    table no longer has are not recognized.
     """
     names = {column.name for column in pool.table}
     known = [each for each in known if bool(each.columns) == bool(names) and set(each.columns) <= names]

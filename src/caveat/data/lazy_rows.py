@@ -137,7 +137,7 @@ def some_rows(rows: Array, index: Index) -> Array:
 
 
 def changed(rows: Array, change: Callable[[Array], Array]) -> Array:
-    """Transform rows (N, ...) with a function that keeps their shape; lazy rows when they are read."""
+    """Transform rows (N, ...) with a function that keeps their shape; lazy rows are transformed when they are read."""
     return cast(Array, ChangedRows(rows, change)) if isinstance(rows, LazyRows) else change(rows)
 
 

@@ -153,8 +153,8 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
 
 
 def truth_of(y: Any, preparation: Preparation, origin: str) -> Tensor:
-    """Return (N,) quantities or observed times as float64 if the target is one, from times and events (N, 2), otherwise
-    `labels_of`. Raises DataError for others."""
+    """Return the true values of the target: (N,) class indices as `labels_of` does, (N,) quantities, or (N,) observed
+    times from times and events (N, 2). Raises DataError for other values."""
     if preparation.target is None:
         return labels_of(y, preparation.classes, origin)
     return torch.from_numpy(numbers(y, origin, preparation.target.predicts))
@@ -162,7 +162,7 @@ def truth_of(y: Any, preparation: Preparation, origin: str) -> Tensor:
 
 def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
     """Return labels as (N,) int64 class indices, from indices or names. Raises DataError, naming the first wrong label,
-    if one is neither."""
+    if a label is neither."""
     array = np.asarray(labels)
     if array.ndim != 1 or not len(array):
         raise DataError(f"{origin}: labels have shape {array.shape}, expected (N,) with N > 0")

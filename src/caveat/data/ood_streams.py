@@ -35,8 +35,8 @@ def with_streams(
     knows; its labels are -1, and it is never shifted.
 
     A stream has `per_silo` samples, by default as many as the silo's test split, or all if there are fewer; a silo
-    without unknown samples has no stream. Raises DataError if that holds for all silos, if the inputs do not fit, and
-    for "ood_local" of tables, because each silo encodes rows in its own way.
+    without unknown samples has no stream. Raises DataError if no silo has unknown samples, if the inputs do not fit,
+    and for "ood_local" of tables, because each silo encodes rows in its own way.
     """
     check_type(silos, Silos, "silos", "Silos, as from caveat.data.from_arrays")
     check_seed(seed)

@@ -123,11 +123,11 @@ class Inputs:
     files: tuple[str, ...] = ()
     """(N,) the name of each input's file; empty if inputs are not separate files."""
     unlike_columns: tuple[UnlikeColumn, ...] = ()
-    """Columns in which the table rows as a whole are unlike the silo's own; false in at most 5 % of batches."""
+    """Columns in which the table rows as a whole are unlike the silo's own; at most 5 % of batches have a false one."""
     subgroup: Tensor | None = None
-    """(N,) int64, the subgroup of each input, -1 if unknown; None: unknown for all."""
+    """(N,) int64, the subgroup of each input, -1 if unknown; None if all are unknown."""
     why: Tensor | None = None
-    """(N,) int64 of Reason, OUTSIDE or EMPTY for rows of a table that are not answered; None: all are."""
+    """(N,) int64 of Reason, OUTSIDE or EMPTY for rows of a table that are not answered; None if all are answered."""
 
     @property
     def told(self) -> str:
@@ -166,7 +166,7 @@ class Preparation:
     sequence_format: SequenceFormat | None = None
     """The format that raw sequences are padded to; None for other inputs."""
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
-    """Each silo's standardization of series; empty without."""
+    """Each silo's standardization of series; empty without standardization."""
     subgroups: Subgroups | None = None
     """The subgroups of inputs that have their own guarantees, if any."""
     target: Quantity | None = None
@@ -239,7 +239,7 @@ class Preparation:
         (N,T) or series (N,T,C), or a list of such sequences of any lengths.
 
         Images get the silos' size and channels, sequences their length. Table rows and standardized series need `silo`.
-        Raises DataError for other shapes and for no inputs.
+        Raises DataError for other shapes, and if there are no inputs.
         """
         if self.sequence_format is not None:
             _check_any(inputs)

@@ -33,12 +33,12 @@ SLACK = 1e-6
 
 
 def with_values(pool: Pool, values: Array) -> Pool:
-    """Return a pool with these targets (N,)."""
+    """Return the pool with `values` (N,) as targets."""
     return replace(pool, y=np.zeros(len(values), np.int64), classes=CLASSES, value=values)
 
 
 def valued(pool: Pool, values: Any, predict: str) -> Pool:
-    """Return the pool with the `numbers` of the values as targets. Raises DataError unless there is one per input."""
+    """Return the pool with the `numbers` of the values as targets. Raises DataError unless each input has a target."""
     where = pool.origin or f"silo {pool.domain!r}"
     found = numbers(values, where, predict)
     if len(found) != len(pool.x):
@@ -47,7 +47,8 @@ def valued(pool: Pool, values: Any, predict: str) -> Pool:
 
 
 def numbers(values: Any, where: str, predict: str) -> Array:
-    """Return quantities (N,) or, from times and events (N, 2), observed times (N,). Raises DataError for others."""
+    """Return quantities (N,) or, from times and events (N, 2), observed times (N,). Raises DataError for other
+    values."""
     try:
         found = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -72,7 +73,7 @@ def _observed(found: Array, where: str) -> Array:
 
 
 def column_values(sheets: Sequence[Sheet], target: str, csv_format: CsvFormat, event: str | None = None) -> Array:
-    """Return the targets (N,) of tables, observed times with the column of an `event`. Raises Refused for other cells
+    """Return the targets (N,) of tables; with a column `event`, they are observed times. Raises Refused for cells other
     than finite numbers, times below 0, and events other than 0, 1, true and false."""
     if event is None:
         return _cells(sheets, target, csv_format, "a number because data.predict = 'quantity'")
@@ -112,9 +113,9 @@ def kind_of(settings: Any) -> type[Quantity]:
 
 
 def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
-    """Return the sums over training targets (n,) that a silo sends for the bars, see `Quantity.sums`; with a declared
-    range, only the number of targets, or of events. Raises DataError for a target outside the range, and for an invalid
-    grid."""
+    """Return the sums over training targets (n,) that a silo sends for the bars (see `Quantity.sums`). With a declared
+    range, they are only the number of targets, or of events. Raises DataError for a target outside the range, and for
+    an invalid grid."""
     y = torch.from_numpy(values)
     y = _in_unit(y, y, settings.standardize_target == "silo")
     _check_range([y], settings)
@@ -134,8 +135,8 @@ def summed(sums: Iterable[Sequence[Sequence[float]]], settings: Any, grid: Seque
 def checked_sums(
     sums: Sequence[Sequence[float]], settings: Any, grid: Sequence[float], first: Sequence[Sequence[float]] = ()
 ) -> Tensor:
-    """Return the sums that a silo sent, after checking them against its sums from before there was a grid (`first`), if
-    known. Raises DataError for numbers that are not the sums of any targets, or not of as many targets as in
+    """Return the sums that a silo sent, after checking them. `first` are the sums that it sent before there was a grid,
+    if known. Raises DataError for numbers that are not the sums of any targets, or not the sums of the same targets as
     `first`."""
     found, kind = torch.tensor(sums, dtype=torch.float64), kind_of(settings)
     form = kind.sums(torch.zeros(0), torch.tensor(grid, dtype=torch.float64))
@@ -152,8 +153,8 @@ def checked_sums(
 
 
 def _wrong_moments(found: Tensor) -> str:
-    """Return why there are no targets with these moments: with a range, only a count; of times, first that of events;
-    then number, sum and sum of squares."""
+    """Return why no targets have the moments `found`, or "" if some have them. With a range, the only moment is a
+    count. Otherwise, they are the number of targets, sum and sum of squares, for times after the number of events."""
     if len(found) == 1:
         return ""
     count, total, squares = found[-3:].tolist()
@@ -167,7 +168,7 @@ def _wrong_moments(found: Tensor) -> str:
 
 
 def _wrong_cells(found: Tensor, grid: Sequence[float], first: Sequence[Sequence[float]], kind: type[Quantity]) -> str:
-    """Return why there are no targets with these sums by cell and these moments."""
+    """Return why no targets have the sums by cell `found` and the moments `first`, or "" if some have them."""
     edges, (counts, totals) = torch.tensor(grid, dtype=torch.float64), found[:2]
     room = SLACK * counts * edges.abs().max()
     high, low = totals - counts * edges[1:] - room, counts * edges[:-1] - totals - room
@@ -184,7 +185,7 @@ def _wrong_cells(found: Tensor, grid: Sequence[float], first: Sequence[Sequence[
 
 
 def rows_told(first: Sequence[Sequence[float]], settings: Any) -> int | None:
-    """Return the number of training targets in a silo's first sums; None if they only have the number of events."""
+    """Return the number of training targets in a silo's first sums; None if these only contain the number of events."""
     if not first or (settings.range is not None and kind_of(settings) is Times):
         return None
     return int(first[0][0] if settings.range is not None else first[0][-3])
@@ -217,7 +218,7 @@ def _check_range(values: Sequence[Tensor], settings: Any) -> None:
 
 
 def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity | None:
-    """Return the bars for the training targets of silos, from sums over them; None for classes. Raises DataError if all
+    """Return the bars for the training targets of silos, from their sums; None for classes. Raises DataError if all
     targets are equal, or if one is outside the declared range, ConfigurationError for a horizon after all events."""
     values = [torch.from_numpy(pool.value[index]) for pool, index in training if pool.value is not None]
     if not values:

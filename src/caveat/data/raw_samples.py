@@ -43,7 +43,7 @@ class Pool:
     time: Array | None = None
     """(N,) float64, the time of each sample; None if unknown."""
     subgroup: Array | None = None
-    """(N,) texts, "" if missing, that determine each sample's subgroup (`caveat.data.subgroups`); None without any."""
+    """(N,) texts, "" if missing, that determine each sample's subgroup (`caveat.data.subgroups`); None without them."""
     value: Array | None = None
     """(N,) float64, the targets if they are quantities or times (`caveat.core.quantity`); `y` is then 0
     (`caveat.data.quantities`); else None."""

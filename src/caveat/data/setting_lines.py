@@ -1,4 +1,4 @@
-"""Lines of TOML that set a key of `[data]`: writing them for a message, and finding them in a message."""
+"""Lines of TOML that set a key of `[data]`, which messages contain: functions to write and to find such lines."""
 
 from __future__ import annotations
 

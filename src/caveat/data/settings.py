@@ -201,9 +201,9 @@ class DataSettings:
     event: str | None = None
     """time: the column or array with 1 if the event happened at the target's time, 0 if that is the last time known."""
     horizons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
-    """time: the times at which predictions have a risk, the probability of the event until then, [365, 1825]."""
+    """time: times, such as [365, 1825], at which predictions have a risk, the probability of the event until then."""
     range: tuple[float, float] | None = None
-    """quantity, time: the lowest and the highest value, [0, 120]; [privacy] needs it. Default: from silos' sums."""
+    """quantity, time: lowest and highest value, such as [0, 120]; [privacy] needs it. By default from silos' sums."""
     standardize_target: Literal["none", "silo"] = "none"
     """quantity: "silo" learns deviations from a silo's mean in standard deviations (also the unit of data.range)."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()

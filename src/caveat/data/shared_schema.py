@@ -1,7 +1,8 @@
 """Schemas: one silo's description of its data, and the schema that all silos share.
 
 Both contain only labels, column names and categories: no counts, and no values of numeric columns except, if the silo
-allows it, the power of two nearest to a median. For a quantity, they have sums of the targets, and its bars.
+allows it, the power of two nearest to a median. For a quantity, a silo's description also contains sums of the targets,
+and the shared schema contains the bars.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class DataSchema:
     columns: Annotated[tuple[ColumnSchema, ...], Field(max_length=MOST)] = ()
     """The columns of a table in the order of its file; empty for images and for features without encoding."""
     sums: Annotated[tuple[Numbers, ...], Field(max_length=3)] = ()
-    """Sums of a quantity's training targets, for its bars; empty for classes, and once silos agree."""
+    """Sums of a quantity's training targets, for its bars; empty for classes, and after the silos have agreed."""
 
     def __post_init__(self) -> None:
         _check_input(self.shape, [column.name for column in self.columns])

@@ -110,7 +110,8 @@ def _apart(one: ColumnAtSilo, other: ColumnAtSilo) -> bool:
 
 
 def remark(name: str, found: Sequence[ColumnAtSilo], odd: Sequence[SiloId], label: bool = False) -> str:
-    """Return a sentence on the silos that do not fit, with the values of the others, and the key that converts them."""
+    """Return a sentence on the silos that do not fit, with the values of the other silos, and the key that converts the
+    values of the first silo that does not fit."""
     if found[0].quantiles or not any(each.counts for each in found):
         shown_first = [each for each in found if each.silo in odd] + [each for each in found if each.silo not in odd]
         told = "; ".join(each.told for each in shown_first[:NAMED]) + "; ..." * (len(shown_first) > NAMED)
@@ -171,7 +172,8 @@ def check_spellings(labels: Mapping[SiloId, Collection[str]], declared: Collecti
 
 
 def magnitude(values: Array) -> int | None:
-    """Return the power of two nearest to the median absolute number; None for too few numbers, and for 0."""
+    """Return the exponent of the power of two nearest to the median absolute number; None for too few numbers, or if
+    the median is 0."""
     known = np.abs(values[~np.isnan(values)].astype(np.float64))
     median = float(np.median(known)) if len(known) >= FEWEST else 0
     return round(math.log2(median)) if median else None
@@ -206,7 +208,7 @@ def remarks(pools: Sequence[Pool]) -> Iterator[str]:
             continue
         values = {pool.domain: pool.x[rows, i] for pool, rows in zip(pools, some, strict=True)}
         marks = marks_of(np.concatenate([*values.values()])) if column.categories is None else []
-        found = at_silos(column, without(values, marks))  # of marks is another warning
+        found = at_silos(column, without(values, marks))  # marks have a separate warning
         if odd := unlike(found):
             yield remark(column.name, found, odd)
     labels = at_silos(TableColumn("", pools[0].classes), {pool.domain: pool.y for pool in pools})

@@ -189,7 +189,7 @@ class Silos(Sequence[Silo]):
     sequence_format: SequenceFormat | None = None
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
     positive: str | None = None
-    """The positive one of two classes; None for the second one, and with more classes."""
+    """The positive one of two classes; None for the second one, or if there are more than two classes."""
     subgroups: Subgroups | None = None
     """The subgroups of samples that have their own guarantees, if any."""
     target: Quantity | None = None

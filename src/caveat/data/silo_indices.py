@@ -111,7 +111,7 @@ def draw_silos(
     seed: int,
     rearrange: Rearrange | None = None,
 ) -> list[SiloIndices]:
-    """Draw the splits of a domain's silos; no unit, sample or group, is in two silos or in two splits."""
+    """Draw the splits of a domain's silos; no unit (a sample or a group) is in two silos or in two splits."""
     pool = domain.pool
     y, time = unit_labels(pool), unit_times(pool)
     try:

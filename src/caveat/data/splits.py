@@ -118,6 +118,6 @@ def ranks(splits: Splits) -> LabelArray:
 
 
 def with_ranks(splits: Splits, where: Index, place: LabelArray) -> Splits:
-    """Return the splits with the rows `where` in the split with their rank `place`."""
+    """Return the splits after moving each row of `where` to the split whose rank is in `place`."""
     found = {name: where[place == rank] for rank, name in enumerate(PROTECTED)}
     return {name: at if np.array_equal(found[name], at) else np.sort(found[name]) for name, at in splits.items()}

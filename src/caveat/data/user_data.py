@@ -87,11 +87,11 @@ def from_arrays(
 ) -> Silos:
     """Make silos from arrays: (x, y) per name, or (x, y, x_test, y_test) with a test part.
 
-    y is (N,) whole numbers from 0 or, with `predict="quantity"`, any finite numbers, whose distribution is predicted
+    y is (N,) non-negative integers or, with `predict="quantity"`, any finite numbers, whose distribution is predicted
     over bars fitted to all silos' targets, or between the two numbers of `range`; with `standardize_target="silo"`, of
-    targets less their silo's mean, divided by its standard deviation. With `predict="time"`, y is (N, 2):
+    targets minus their silo's mean, divided by its standard deviation. With `predict="time"`, y is (N, 2):
     times, and 1 for the event or 0 if it had not happened at that time; predictions have risks at `horizons`. Without
-    `classes` the largest label of all silos determines their number.
+    `classes`, the largest label of all silos determines the number of classes.
     `positive_class` is the positive one of two classes, by default the second. `kind` is the kind of x:
 
     - "images": uint8 (N, H, W) or (N, H, W, C), resized to `size` x `size` pixels (by default all must have the same
@@ -322,7 +322,7 @@ def from_datasets(
     training and a test data set.
 
     An item is (x, y), or a mapping in which `columns` names input and label, as in Hugging Face's `datasets.Dataset`. x
-    is a model input, of one shape: float32, or int64 for token ids; y is a whole number from 0. `classes`,
+    is a model input, of one shape: float32, or int64 for token ids; y is a non-negative integer. `classes`,
     `positive_class`, `groups`, `time`, `subgroups` and `subgrouping` are as in `from_arrays`. Items are read on access,
     and all of them once at the start for their labels. An item must be the same every time: use `augment` for random
     changes (see `augmented`). Splits store positions only. Raises DataError naming silo and item.

@@ -114,7 +114,7 @@ def resume_federation(folder: Path, project: Path | None) -> None:
             named += f" and the overrides '{plain(' '.join(started.sets))}'"
         raise ConfigurationError(
             f"{folder} is a federation's run, and caveat never executes what a folder names ({named}): "
-            f"`caveat resume {folder} --project DIR` continues it with run.sh in DIR"
+            f"to continue it with run.sh in DIR, use `caveat resume {folder} --project DIR`"
         )
     record, script = run_file(folder), _script(project)
     sets = _confirmed(folder, record, project, started.sets)
@@ -182,7 +182,7 @@ def _confirmed(folder: Path, record: RunFile, project: Path, sets: Sequence[str]
         if ";" in each or not each.isprintable():
             raise ConfigurationError(f"{where}: '{plain(each)}' is not an override, expected SECTION.KEY=VALUE")
     if not file.is_file():
-        raise ConfigurationError(f"--project {project}: no config.toml there; expected a federation's project")
+        raise ConfigurationError(f"--project {project}: no config.toml in this folder; expected a federation's project")
     try:
         given, overridden = load(str(file), sets), {dotted(path) for path in parse("", "--set", sets).overrides}
     except ConfigurationError as error:

@@ -100,28 +100,29 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
     """Raise Refused for terms that need something of a table that the silo's own file does not allow."""
     data, where = terms.config.data, f"silo {file.silo!r}: {file.path or 'silo.toml'}"
     if why := lacks_range(terms.config):
-        raise Refused(f"{where}: the server's configuration: {why}", "bars")
+        raise Refused(f"{where}: the server's configuration is invalid: {why}", "bars")
     if not file.is_table:
         return
     if file.target is None:
-        raise Refused(f"{where}: data.target is missing: expected the column to predict", "target")
+        raise Refused(f"{where}: data.target is missing, expected the column to predict", "target")
     if data.target not in (None, file.target):
         raise Refused(f"{where} has data.target = {file.target!r}, but the server asks for {data.target!r}", "target",
                       data.target or "")  # fmt: skip
     if data.ood.global_source:
         raise Refused(f"{where}: the server asks for {data.ood.global_source!r}, not only the silo's table", "outside")
     if why := lacks_classes(data):
-        raise Refused(f"{where}: the server's configuration: {why}", "classes")
+        raise Refused(f"{where}: the server's configuration is invalid: {why}", "classes")
     if file.dictionary is not None and file.dictionary != data.dictionary:
         names = sorted({column.name for column in {*file.dictionary} ^ {*data.dictionary}}) or ["their order"]
-        raise Refused(f"{where} has a different data.dictionary than the server, in {', '.join(names)}", "dictionary")
+        told = f"data.dictionary differs from the server's in {', '.join(names)}"
+        raise Refused(f"{where}: {told}, expected the same dictionary", "dictionary")
     asked = [*data.categorical, *data.declared.of_type("category")]
     if terms.agreement is not None:
         asked += [column.name for column in terms.agreement.columns if column.categories is not None]
     lacking = [name for name in dict.fromkeys(asked) if name not in (*(file.categorical or ()), data.target)]
     if lacking:
         listed = ", ".join(map(repr, lacking))
-        told = f"the server asks for the categories of {listed}; name them in data.categorical to allow that"
+        told = f"the server asks for the categories of {listed}; to allow this, name the columns in data.categorical"
         raise Refused(f"{where}: {told}", "categorical", lacking[0])
 
 
@@ -131,7 +132,7 @@ def lacks_classes(data: DataSettings) -> str:
     if data.predict in NUMERIC:
         return ""
     if not data.classes:
-        return f"data.classes is missing: expected the meaning of each class, {example}"
+        return f"data.classes is missing, expected the meaning of each class, {example}"
     if all(number(name, ".") is not None for name in data.classes):
         return (
             f"data.classes = {list(data.classes)} are codes, which may mean different things at different silos: "

@@ -133,7 +133,8 @@ class AnsweringRun(BaseRun):
         down = read_payload(self.folder / MODEL)
         t = read(self.folder / "model" / "model.json", ModelFile).t
         if silo not in executor.silos:
-            raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
+            known = ", ".join(executor.silos)
+            raise ConfigurationError(f"no silo {silo!r} in {self.folder}, expected one of {known}")
         with one_thread():
             state = executor.state(silo, self.kept(silo, t))
         return AtSilo(down, state, executor.context(silo))

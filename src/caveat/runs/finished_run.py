@@ -89,7 +89,7 @@ class Run:
         found = self.preparation.noted(x, silo)
         labels = data.truth_of(y, self.preparation, "y")
         if len(labels) != len(found.x):
-            raise ConfigurationError(f"{len(labels)} labels for {len(found.x)} inputs", "y")
+            raise ConfigurationError(f"{len(labels)} labels for {len(found.x)} inputs, expected one per input", "y")
         positive = positive_class(self.experiment.positive, self.preparation.classes)
         return evaluated(self.predictor(silo)(found), labels, positive)
 
@@ -130,8 +130,8 @@ class Run:
         if self.preparation.subgroups is not None:
             lacking = len(found.x) if found.subgroup is None else int((found.subgroup < 0).sum())
             if lacking:
-                told = f"have no subgroup for guarantees ({self.preparation.subgroups.column}): those of all inputs"
-                warnings.warn(f"{lacking} of {len(found.x)} inputs {told} apply to them", DataWarning, stacklevel=3)
+                told = f"have no subgroup ({self.preparation.subgroups.column}), so the guarantees of all inputs apply"
+                warnings.warn(f"{lacking} of {len(found.x)} inputs {told} to them", DataWarning, stacklevel=3)
         return found
 
     def compute(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
@@ -191,9 +191,9 @@ def _reader(folder: Path, spec: RunSpec) -> Callable[[], data.Silos]:
 
     def read_silos() -> data.Silos:
         if spec.data is None:
-            program = "the program that made this run has them: call caveat.run again"
+            program = "the program that made this run has the data: call caveat.run again"
             if (folder / JOINED).exists():
-                program = "the program that joined its silos has them: call caveat.join again"
+                program = "the program that joined its silos has the data: call caveat.join again"
             raise DataError(f"only {program}")
         silos = spec.read_silos()
         check_same_data(folder, silos)

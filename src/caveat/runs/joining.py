@@ -234,18 +234,19 @@ def check_alike(finished: Finished, silos: data.Silos) -> None:
         if name in finished.took_part:
             raise DataError(f"silo {name!r} took part in {finished.folder}; use another name for the joining silo")
     about: tuple[tuple[str, Any, Any], ...] = (
-        ("targets", _predicts(known), _predicts(given)),
+        ("the targets", _predicts(known), _predicts(given)),
         ("the classes", known.classes, given.classes),
-        ("inputs of shape", known.shape, given.shape),
-        ("inputs of type", known.dtype, given.dtype),
+        ("the shape of inputs", known.shape, given.shape),
+        ("the type of inputs", known.dtype, given.dtype),
         ("data.normalize", known.normalize, given.normalize),
         ("the columns", _layout(known), _layout(given)),
-        ("sequences", known.sequence_format, given.sequence_format),
+        ("the format of sequences", known.sequence_format, given.sequence_format),
         ("the subgroups", known.subgroups, given.subgroups),
     )
     for what, theirs, own in about:
         if theirs != own:
-            raise DataError(f"{what} {own} of {', '.join(silos.names)}: expected {theirs}, as in {finished.folder}")
+            names = ", ".join(silos.names)
+            raise DataError(f"{what} of {names}: found {own}, expected {theirs} as in {finished.folder}")
 
 
 def _predicts(preparation: data.Preparation) -> str:

@@ -19,7 +19,7 @@ def check_newcomers(
     if unknown := sorted({*newcomers} - {*names}):
         shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         raise ConfigurationError(
-            f"federation.newcomers: no silo {unknown[0]!r}, silos: {shown}", "federation.newcomers"
+            f"federation.newcomers: no silo {unknown[0]!r}, expected names among {shown}", "federation.newcomers"
         )
     if len(newcomers) == len(names):
         raise ConfigurationError(f"federation.newcomers contains all {len(names)} silos, so no silo would take part")

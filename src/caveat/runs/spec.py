@@ -104,8 +104,8 @@ class RunSpec:
         ):
             if count < least:
                 raise ConfigurationError(
-                    f"federation.secure = true needs {least} silos or more in every round, more than two thirds and at "
-                    f"least {LEAST}, but {what}: a sum over few silos reveals their numbers",
+                    f"federation.secure = true needs at least {least} silos in every round (more than two thirds, "
+                    f"and at least {LEAST}), but {what}: a sum over few silos reveals their numbers",
                     key_,
                 )
 
@@ -264,8 +264,8 @@ class RunSpec:
         usual = self.frozen_encoder(info)
         if (frozen and frozen.digest) != (usual and usual.digest):
             raise ConfigurationError(
-                "personal: the features of a frozen encoder are computed once, so personalized models need the frozen "
-                "encoder of [model], or none if it has none",
+                "personal: the features of a frozen encoder are computed once, so personalized models must have the "
+                "frozen encoder of [model], or no frozen encoder if [model] has none",
                 "personal",
             )
         return behind

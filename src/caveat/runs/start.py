@@ -50,8 +50,8 @@ def start(
 def _check_engine(config: Config) -> None:
     if config.engine.name != "single_machine":
         raise ConfigurationError(
-            f"engine.name = {config.engine.name!r} is for federations on Flower: write the app with `caveat flower "
-            "init`"
+            f"engine.name = {config.engine.name!r} is only for federations on Flower: create the project with `caveat "
+            "flower init`"
         )
 
 

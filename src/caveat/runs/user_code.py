@@ -103,7 +103,7 @@ def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., 
         if (code := meant[name] or (left[0] if len(left) == 1 else None)) is None:
             there = ", ".join(codes) or "no custom code"
             raise ConfigurationError(
-                f"--model {short_repr(name)}: not the code of the run, which names {there}", "model"
+                f"--model {short_repr(name)} is not the code of the run, which names {there}", "model"
             )
         meant[name] = code
         import_code(name)

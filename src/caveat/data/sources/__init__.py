@@ -148,7 +148,7 @@ def read_silo(settings: SourceSettings, silo: SiloId) -> Pool:
 
 
 def silo_files(settings: SourceSettings, silo: SiloId) -> tuple[Path, ...]:
-    """Return the files that `read_silo` reads. Raise DataError if there are none."""
+    """Return the files that `read_silo` reads. Raise DataError if the silo has no file."""
     return source_of_silo(settings.source).silo_files(silo)
 
 

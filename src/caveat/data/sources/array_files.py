@@ -209,7 +209,7 @@ def npz_pools(paths: Sequence[Path], kind: Kind | None = None, reading: Reading 
 def _with_events(
     part: tuple[Array, Array, Array | None, Array | None], events: Array, origin: str
 ) -> tuple[Array, Array, Array | None, Array | None]:
-    """Return arrays (x, y, test x, test y) whose y are times and events (N, 2), from the events of all."""
+    """Return arrays (x, y, test x, test y) whose y are times and events (N, 2), from the events of all inputs."""
     x, y, x_test, y_test = part
     count = len(y) + (0 if y_test is None else len(y_test))
     if len(events) != count:
@@ -250,7 +250,8 @@ def pools_of(
     predict: str | None = None,
 ) -> tuple[Pool, ...]:
     """Make pools from arrays (x, y, test x, test y), with consistent labels. Inputs can still differ in shape; see
-    `images.common_format`. If `predict` is "quantity", y are numbers, if it is "time", times and events (N, 2)."""
+    `image_folders.common_format`. If `predict` is "quantity", y are numbers; if it is "time", times and events (N, 2).
+    """
     if predict is not None and predict in NUMERIC:
         values = [np.concatenate([np.asarray(y) for y in (own, test) if y is not None]) for _, own, _, test in parts]
         unlabeled = [

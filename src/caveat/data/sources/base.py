@@ -35,7 +35,7 @@ class SourceSettings(Protocol):
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """A data source, written as its name or as NAME:PLACE. A new one is a subclass and an entry in `SOURCES`."""
+    """A data source, written as its name or as NAME:PLACE. To add one, write a subclass, and add it to `SOURCES`."""
 
     place: str = ""
     """The path, several paths joined by commas, or the name after the colon; empty if the source has none."""
@@ -45,13 +45,13 @@ class Source(ABC):
     about: ClassVar[str]
     """One line for `caveat list datasets`."""
     keys: ClassVar[frozenset[str]] = frozenset()
-    """The keys of `[data]` that this source reads but not every source."""
+    """The keys of `[data]` that this source reads, except those that every source reads."""
     suffixes: ClassVar[tuple[str, ...]] = ()
     """The suffixes of files that this source reads."""
     in_silos: ClassVar[bool] = False
     """Whether its pools are always silos, not domains to partition."""
     predicts: ClassVar[str] = "classes"
-    """What the target is without `data.predict`."""
+    """The kind of target without `data.predict`."""
     for_one_silo: ClassVar[bool] = True
     """Whether a silo of a federation can use it as its own source."""
     alone: ClassVar[str] = ""
@@ -62,7 +62,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, settings: SourceSettings) -> DataSource:
-        """Read all pools. Raises DataError for data that cannot be used, ConfigurationError for settings."""
+        """Read all pools. Raises DataError for unusable data, ConfigurationError for settings that do not fit them."""
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
         """Read the pool of one silo, with its own classes and categories, independent of other silos."""
@@ -83,7 +83,7 @@ class Source(ABC):
 
     @classmethod
     def recognizes(cls, path: Path) -> bool:
-        """Return whether an existing path without a source's name is such a source."""
+        """Return whether an existing path, given without the name of a source, is read by this source."""
         return path.is_file() and path.suffix.lower() in cls.suffixes
 
 
@@ -119,7 +119,7 @@ def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
 
 
 def file_of_silo(paths: Sequence[Path], silo: SiloId) -> Path:
-    """Return the only file, or the one with the silo's name. Raise DataError for two files of one name."""
+    """Return the only file, or the one with the silo's name. Raise DataError for two files with the same name."""
     stems = [path.stem for path in paths]
     if len(set(stems)) < len(stems):
         raise DataError(f"several files are called {max(stems, key=stems.count)!r}, expected different names")

@@ -104,7 +104,7 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def _not_special(path: Path) -> Path:
-    """Return the path of a file or folder. Raise DataError for a pipe or a device, reading which may never end."""
+    """Return the path of a file or folder. Raise DataError for a pipe or a device, because reading it may never end."""
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{path}: neither a file nor a folder, expected a file or a folder")
     return path

@@ -15,7 +15,7 @@ from .declarations import DictionaryColumn
 from .reading_settings import TableColumn
 
 FORBIDDEN = 1
-"""Added to the number of categories, the code of a text that the data dictionary does not allow."""
+"""The code of a text that the data dictionary does not allow is this plus the number of categories."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Limit:
 
     rule: DictionaryColumn
     empties: bool
-    """Whether other values count as missing; otherwise their rows are not answered."""
+    """Whether values that are not allowed count as missing; otherwise, rows with such values are not answered."""
 
 
 def allowed(raw: Tensor, table: Sequence[TableColumn], limits: Mapping[int, Limit]) -> tuple[Tensor, Tensor]:
-    """Return raw rows (N, D) without the values that count as missing by the data dictionary, and (N, D) bool, the
-    values for which it refuses the row. Exported models record this function."""
+    """Return raw rows (N, D) without the values that the data dictionary treats as missing, and (N, D) bool: whether
+    it refuses the row because of the value. Exported models record this function."""
     columns, refused = list(raw.unbind(1)), [torch.zeros_like(raw[:, 0], dtype=torch.bool)] * len(table)
     for i, limit in limits.items():
         value, categories, ends = columns[i], table[i].categories, limit.rule.range

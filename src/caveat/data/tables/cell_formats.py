@@ -1,6 +1,6 @@
 """The format of cells: marks of numbers, units, limits, dates, codes, and alternative spellings of a value.
 
-Also the likely format of files that are not text in UTF-8, and how to convert them to csv files in UTF-8.
+The module also finds the likely format of a file that is not text in UTF-8, and how to convert it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CellFormat:
     """Whether the marks are declared for the column, not for the file."""
 
     def stored(self) -> CellFormat:
-        """Return the format for numbers that a file stores as such."""
+        """Return the format for cells that a file stores as numbers."""
         return dataclasses.replace(self, decimal=".", thousands="", unit="", limit=None, own_marks=False)
 
     def value(self, text: str) -> float | None:
@@ -83,7 +83,7 @@ class CellFormat:
         return value if value is None or share == 1 else share * value
 
     def _time(self, text: str) -> float | None:
-        """Return days, or hours for a time of day."""
+        """Return days, or hours for a time of day; None for other text."""
         try:
             if self.date == EXCEL:
                 days = number(text, self.decimal, self.thousands)
@@ -132,7 +132,7 @@ PLAIN = CellFormat()
 
 
 def reader(cell_format: CellFormat) -> Callable[[str], str]:
-    """Return a function that reads stripped cells in a format, each text once."""
+    """Return a function that reads stripped cells in a format, and converts each distinct text only once."""
     known: dict[str, str] = {}
 
     def read(text: str) -> str:
@@ -145,7 +145,7 @@ def reader(cell_format: CellFormat) -> Callable[[str], str]:
 
 
 def same_value(text: str) -> object:
-    """Return a key, the same for texts of one number or truth value; a code with a leading zero is not a number."""
+    """Return a key that is equal for texts with the same number or truth value; a code with a leading zero is text."""
     if CODE.fullmatch(text):
         return text
     if (truth := TRUTH.get(text.lower())) is not None:
@@ -164,7 +164,7 @@ def folded(text: str) -> str:
 
 def one_spelling(texts: Iterable[str]) -> dict[str, str]:
     """Return the spelling to use for each category that equals another one as a number or truth value. Whole numbers
-    are written without a point if one of them is; truth values as 0 and 1 if there are such numbers."""
+    are written without a point if one of them is written so; truth values as 0 and 1 if these numbers also occur."""
     texts = list(texts)
     values = {text: same_value(text) for text in texts}
     truths = {text for text in texts if text.lower() in TRUTH}

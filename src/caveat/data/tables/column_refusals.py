@@ -18,7 +18,7 @@ from .files import Sheet, first_place, missing
 from .reading_settings import NUMERIC, Reading
 
 TELLING = 20
-"""A column with more distinct texts than this, and than half the rows, is assumed to have names or free text."""
+"""A column is assumed to have names or free text if it has more distinct texts than this and than half its rows."""
 MOSTLY = 0.9
 """Minimum fraction of numbers in a column for which other text is assumed to be an error."""
 LARGEST = float(np.finfo(np.float32).max)
@@ -35,13 +35,14 @@ WITH_UNIT = re.compile(
     rf"(?:[<>\u2264\u2265]=?\s*)?{SIGN}\s*(?:({CURRENCY})\s*)?{SIGN}\d[\d.,'\u2019{cell_formats.SPACES}]*([^\d\s+/:-](?:.*[^\s.,])?)?\s*"
 )
 MOST_ADVISED = 5
-"""Maximum number of files, or of marks, that an advice names."""
+"""Maximum number of files, or of marks, that the advice in a message names."""
 
 
 def column_refusal(
     sheets: Sequence[Sheet], name: str, reading: Reading, present: Mapping[str, int], values: Mapping[str, float | None]
 ) -> str:
-    """Return why a column that is not declared categorical cannot be read, from counts of texts; "" if it can."""
+    """Return why a column that is not declared categorical cannot be read, or "" if it can. `present` has the count of
+    each text, and `values` has its number, or None for other text."""
     texts = {text for text, value in values.items() if value is None}
     endless = {text for text, value in values.items() if value is not None and not abs(value) <= LARGEST}
     if texts and (refused := _format_refusal(sheets, name, reading)):
@@ -90,7 +91,7 @@ def _missing(reading: Reading, marks: Sequence[str]) -> str:
 
 
 def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str:
-    """Return a refusal if a column has numbers or dates in another format than the declared one; "" if not."""
+    """Return a refusal if a column has numbers or dates in a format other than the declared one; "" if not."""
     cells = [_Cells(sheet, name) for sheet in sheets]
     wrong = [each for each in cells if any(text in each.known for text in each.others)]
     if not wrong:
@@ -149,7 +150,7 @@ def _alternatives(cells: _Cells, name: str, reading: Reading) -> str:
 
 
 def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, reading: Reading) -> list[str]:
-    """Return the settings of files in other formats than the first, if certain, and the settings of missing marks."""
+    """Return the settings of the files in `rest` whose formats are certain, and of marks of missing values."""
     lines = []
     for each in rest[:MOST_ADVISED]:
         if each.marks and len(options := _different(each.marks, each)) == 1:
@@ -161,7 +162,8 @@ def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, r
 
 
 def _different(marks: Collection[tuple[str, str]], cells: _Cells) -> list[tuple[str, str]]:
-    """Return the marks that give cells different values, thousands first, close to the declared ones if possible."""
+    """Return the marks with which the cells have different values; thousands marks and the declared decimal mark are
+    first."""
     found: dict[tuple[float | None, ...], tuple[str, str]] = {}
     for option in sorted(marks, key=lambda each: (not each[1], each[0] != cells.format.decimal, MARKS.index(each))):
         found.setdefault(tuple(number(text, *option) for text in cells.known), option)
@@ -180,12 +182,12 @@ def _american(day_first: str) -> str:
 
 
 def _named(cells: Sequence[_Cells], wrong: Sequence[_Cells]) -> Sequence[_Cells]:
-    """Return the files that an advice must name; one represents all."""
+    """Return the files that the advice must name; if all files are wrong, the first represents them."""
     return wrong[:1] if len(wrong) == len(cells) else wrong[:MOST_ADVISED]
 
 
 def _own(each: _Cells, cells: Sequence[_Cells], wrong: Sequence[_Cells], name: str, form: Mapping[str, Any]) -> str:
-    """Return the setting of a column, for all files or one of them."""
+    """Return the setting of a column, for one file or, if all files are wrong, for all of them."""
     of_file = "" if len(wrong) == len(cells) else f"files\n{each.sheet.path.stem}\n"
     own = each.sheet.own_name(name)
     return assignment(f"{of_file}rename_columns\n{own}", ({} if own == name else {"name": name}) | dict(form))
@@ -261,7 +263,8 @@ class _Cells:
         return sum(count for text, count in self.known.items() if other.value(text) is not None) / self.rows
 
     def _form(self) -> tuple[dict[str, Any], str] | None:
-        """Return the keys of a column that turn almost all cells into numbers, and a name for such cells."""
+        """Return the keys of a column that turn almost all cells into numbers, and a name for such cells; None if there
+        are no such keys."""
         for date in DATE_FORMATS:
             sample = next(text for text in self.others if text in self.known)
             if is_date(sample, date) and self.fits(CellFormat(date=date)) >= MOSTLY:
@@ -272,7 +275,7 @@ class _Cells:
                 units[(match[2] or match[1] or "").strip()] += self.present[text]
         units = Counter(
             {unit: count for unit, count in units.items() if unit.isprintable() and unit and count > 1}
-        )  # one: a slip
+        )  # a unit that occurs once is a slip
         limited = any(cell_formats.LIMIT.match(text) for text in self.others)
         for unit in ("", *(unit for unit, _ in units.most_common(1))):
             for limit in (None, "value") if limited else (None,):

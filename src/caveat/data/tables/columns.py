@@ -59,7 +59,7 @@ class ColumnContent:
     remark: str = ""
     """A remark if its interpretation is unusual."""
     refused: str = ""
-    """Why it is refused: file, line, cell and remedy."""
+    """The reason why it is refused, with file, line, cell and remedy; "" if it is not refused."""
 
     @property
     def column(self) -> TableColumn:
@@ -73,7 +73,7 @@ def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent
 
 
 def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent:
-    """Return the content of a column, or why it is refused."""
+    """Return the content of a column, with the reason if it is refused."""
     categorical = name in reading.categorical
     if not categorical and (stored := _stored(sheets, name, reading)) is not None:
         return stored
@@ -102,7 +102,8 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
 
 
 def _dates(sheets: Sequence[Sheet], name: str, reading: Reading, texts: Sequence[str]) -> str:
-    """Return a warning if numbers look like dates, as digits or as days of a spreadsheet, with the key to read them."""
+    """Return a warning, with the key that reads them, if numbers look like dates as digits or as days of a spreadsheet;
+    "" if not."""
     own, format_of = sheets[0].own_name(name), sheets[0].format_of(name)
     if len(texts) < 2 or format_of.date or not all(map(DATE_NUMBER.fullmatch, texts)):
         return ""

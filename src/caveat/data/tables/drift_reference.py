@@ -37,7 +37,7 @@ class ColumnReference:
     values: tuple[float, ...]
     """Numbers, or codes of categories, ascending."""
     missing: int
-    """Number of missing values besides these."""
+    """Number of missing values, which are not in `values`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Reference:
 
     def unlike(self, rows: Array, table: Sequence[TableColumn]) -> tuple[UnlikeColumn, ...]:
         """Return the columns of `table` in which raw rows (N, D) are unlike the known ones, lowest p-value first.
-        Categories that the silo has never seen are pooled: `Encoder.notes` names their rows."""
+        Categories that the silo has never seen are pooled; the notes of `Encoder.checked` name their rows."""
         if len(rows) < FEWEST or not self.columns:
             return ()
         found = []
@@ -106,15 +106,15 @@ def _values(column: TableColumn, new: Array, known: Array) -> UnlikeColumn:
 
 
 def _differing(*counts: Array, sizes: Sequence[int] = ()) -> tuple[int, float, float]:
-    """Return the place in which the shares of new and of known values differ most, and both shares there. `sizes` are
-    the numbers of values if some are not counted."""
+    """Return the position at which the shares of new and of known values differ most, and the two shares at it. `sizes`
+    are the numbers of values if some values are not counted."""
     here, there = (each / max(size, 1) for each, size in zip(counts, sizes or map(sum, counts), strict=True))
     most = int(np.argmax(np.abs(here - there)))
     return most, float(here[most]), float(there[most])
 
 
 def _numbers(new: Array, known: Array) -> float:
-    """Return the p-value of numbers by ranks or, if one is frequent, by its share and the ranks of the others."""
+    """Return the p-value of numbers by ranks and, if a number is frequent, by its share and the ranks of the others."""
     numbers, counts = np.unique(np.concatenate([new, known]), return_counts=True)
     ps = [rank_test(new, known)]
     if len(counts) and counts.max() >= FREQUENT * counts.sum():

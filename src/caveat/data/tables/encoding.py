@@ -1,8 +1,8 @@
-"""The encoding of tables: cells to numbers and codes, and these to model features.
+"""The encoding of tables: from cells to numbers and codes, and from numbers and codes to model features.
 
 Numbers and codes are in memory, or in a memory-mapped file in `tables` below the cache folder. Its name is a hash of
-the tables' files and of the way they are read, so all runs share one file; a hash of its content next to it reveals
-damage. Features have the same width for all silos, and each silo fits its encoder on its training split.
+the tables' files and of the way they are read, so all runs share one file. Damage is detected by a hash of its content,
+stored next to it. Features have the same width for all silos, and each silo fits its encoder on its training split.
 """
 
 import hashlib
@@ -47,7 +47,8 @@ def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array
 
 
 def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
-    """Return the same rows, read on access. Raise ConfigurationError if the cache cannot be written."""
+    """Return the rows of `encoded_rows`, read from a file on access. Raise ConfigurationError if it cannot be
+    written."""
     folder = cache_folder() / "tables"
     file = folder / f"{_name(sheets, table)}.npy"
     shape = (sum(map(len, sheets)), len(table))
@@ -72,7 +73,8 @@ def _parts(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Iterator[Ar
 
 
 class Codes(dict[str, int]):
-    """The codes of texts: -1 if missing, one for equal numbers and truth values, the code after the last if unknown."""
+    """The codes of texts: -1 for a missing value, the same code for equal numbers or truth values, and the code after
+    the last one for an unknown text."""
 
     def __init__(self, categories: Sequence[str]) -> None:
         super().__init__({text: code for code, text in enumerate(categories)})
@@ -172,7 +174,7 @@ class Checked(NamedTuple):
     """Raw rows, compared with the data dictionary and with a silo's own rows."""
 
     values: Array
-    """(N, D) the rows with missing values instead of those that the dictionary does not allow."""
+    """(N, D) the rows; values that the dictionary does not allow are missing."""
     why: Tensor
     """(N,) int64 of Reason: OUTSIDE or EMPTY for rows that are not answered, else NONE."""
     notes: tuple[str, ...]
@@ -214,8 +216,8 @@ class Encoder:
         return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
     def decoded(self, features: Array) -> dict[str, str]:
-        """Return the values of one encoded row (F,) by column, as text; empty for missing ones. Numbers have four
-        digits, and are the imputed ones in columns without missing training values. Empty for rows of another width."""
+        """Return the values of one encoded row (F,) by column, as text, "" for a missing one. Numbers have four digits;
+        in columns without an indicator, missing numbers are the imputed ones. Empty for a row of another width."""
         numbers, flagged, coded = _kinds(self.layout)
         if len(features) != len(numbers) + len(flagged) + sum(coded.values()):  # features of a frozen model
             return {}
@@ -349,8 +351,8 @@ def fit_encoders(
 ) -> dict[str, Encoder]:
     """Fit one encoder per silo on the raw rows (N, D) of its training split, with the columns in `tables`.
 
-    Numbers: median for missing values, standardized, and an indicator of missing values for flagged columns.
-    Categories: one-hot over the categories of the layout; others become zeros.
+    Missing numbers are replaced by the median, numbers are standardized, and flagged columns get an indicator of
+    missing values. Categories are one-hot encoded over the categories of the layout; other categories become zeros.
     """
     from sklearn.impute import SimpleImputer  # importing scikit-learn takes a second
     from sklearn.preprocessing import StandardScaler

@@ -58,8 +58,8 @@ class Sheet:
         return False
 
     def numbers(self, name: str) -> Iterable[Array] | None:
-        """Return the values of a numeric column, in parts (n,) of float64 with NaN for missing ones. None if it stores
-        text, or if its numbers are read in another format."""
+        """Return the values of a numeric column, in parts (n,) of float64 with NaN for missing ones. None if the column
+        stores text, or if its numbers are read in another format."""
         return None
 
     def parts(self) -> Iterator[Sheet]:
@@ -68,7 +68,7 @@ class Sheet:
 
     @property
     def changes(self) -> object:
-        """The differences from the file, in a form that JSON can write; None without differences."""
+        """The differences from the file, as a value that can be written as JSON; None without differences."""
         return None
 
     def with_columns(self, cells: Mapping[str, Sequence[str] | None]) -> Sheet:
@@ -131,7 +131,7 @@ class ChangedSheet(Sheet):
     cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Replaced cells, by column."""
     first: int = 0
-    """The row of `cells` at which the file, which may be a part, begins."""
+    """The row of `cells` for the first row of `base`, which may be a part of a file."""
     formats: Mapping[str, CellFormat] = field(default_factory=dict)
     """Formats of cells, by column."""
     hidden: bool = False
@@ -209,7 +209,7 @@ def missing(text: str) -> bool:
 
 
 def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> str:
-    """Return the first place in a column with one of these texts, for messages."""
+    """Return the first place in a column with one of `texts`, for messages."""
     for sheet in sheets:
         for row, (text, raw) in enumerate(zip(sheet.column(name), sheet.raw(name), strict=True)):
             if text in texts or raw in texts:
@@ -218,7 +218,8 @@ def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> s
 
 
 def spaces(sheets: Sequence[Sheet], name: str) -> str:
-    """Return the first text of a column that occurs with different surrounding spaces, for messages; "" if none."""
+    """Return the first text of a column that occurs with different surrounding spaces, for messages; "" if there is
+    none."""
     written: dict[str, str] = {}
     for sheet in sheets:
         for row, text in enumerate(sheet.verbatim(name)):
@@ -294,7 +295,7 @@ class ParquetSheet(Sheet):
         return self._parts(self.columns)
 
     def _parts(self, columns: tuple[str, ...]) -> Iterator[ParquetRows]:
-        """Yield rows of these columns. Raise DataError if the file has changed since it was first opened."""
+        """Yield the rows of `columns`. Raise DataError if the file has changed since it was first opened."""
         if size_and_time(self.path) != self.written:
             raise DataError(f"{self.path} changed while caveat was reading it. Start again.")
         wanted, first = [self.names[name] for name in columns], 1
@@ -324,7 +325,7 @@ def _numeric(kind: Any) -> bool:
 
 
 def _check_types(arrow: Any, schema: Any, path: Path) -> None:
-    """Raise DataError for a column of other values than numbers, text and dates."""
+    """Raise DataError for a column with nested or binary values."""
     for column in schema:
         kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
         if arrow.types.is_nested(kind) or arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind):
@@ -381,5 +382,5 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
 
 
 def read_sheets(paths: Sequence[Path], csv_format: CsvFormat) -> list[Sheet]:
-    """Read files, each with its separator. Raise DataError for one that cannot be read."""
+    """Read files, each with its separator. Raise DataError for a file that cannot be read."""
     return [read_sheet(path, csv_format.of(path.stem).separator) for path in paths]

@@ -51,7 +51,7 @@ class Columns:
         return len(self._values[self.columns[0]])
 
     def plus(self, name: str, values: Any) -> Columns:
-        """Return these columns with one more."""
+        """Return these columns and one more column."""
         return Columns({**self._values, name: values})
 
 

@@ -72,7 +72,7 @@ def check_same_columns(sheets: Sequence[Sheet], needed: Collection[str]) -> None
 
 
 def _same_columns(first: Sheet, sheet: Sheet, needed: Collection[str]) -> str:
-    """Return how two files get the same columns: by a similar name of the other file, or by columns left out."""
+    """Return how to give two files the same columns: rename a column with a similar name, or leave columns out."""
     own, others = ([name for name in a.columns if name not in b.columns] for a, b in ((sheet, first), (first, sheet)))
     names = {close[0]: other for other in others if (close := get_close_matches(other, own, 1))}
     lacking = [(file, name) for file, only in ((first, own), (sheet, others)) for name in only if name in needed]
@@ -102,7 +102,7 @@ def _check_own_columns(sheet: Sheet, columns: Sequence[OwnColumn], key: str) -> 
 
 def declared_rows(sheet: Sheet, csv_format: CsvFormat) -> Sheet:
     """Harmonize rows to predict; missing columns and values outside of the dictionary are not checked, and messages do
-    not show cells. Raise Refused."""
+    not show cells. Raise Refused for rows that contradict their declaration."""
     found, declared = Refusals(later=True), csv_format.declared
     sheet = ChangedSheet(sheet, {name: name for name in sheet.columns}, hidden=True)
     made = _with_formats(_with_names(sheet, declared, found), csv_format, ())
@@ -113,7 +113,7 @@ def declared_rows(sheet: Sheet, csv_format: CsvFormat) -> Sheet:
 
 
 def declared_labels(sheet: Sheet, declared: Declared, target: str) -> list[str]:
-    """Return the class of each row; `target` is the agreed name or the file's own. Raise Refused."""
+    """Return the class of each row; `target` is the agreed name or the file's own. Raise Refused for unknown labels."""
     found = Refusals(later=True)
     own = {column.own: column.name for column in declared.rename_columns}
     named = sheet.renamed({name: own.get(name) or name for name in sheet.columns})

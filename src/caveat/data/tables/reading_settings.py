@@ -1,4 +1,4 @@
-"""What reading a table needs to know: the format of its files, and the keys of `[data]` that name its columns."""
+"""Settings for reading tables: the format of their files, and the keys of `[data]` that name their columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CsvFormat:
     """The declarations of columns and labels."""
 
     def of(self, *names: str) -> CsvFormat:
-        """Return the format of the first of these files that has its own, else the common one."""
+        """Return the format of the first file in `names` that has its own format, else the common format."""
         own, common = self.declared.own_file(*names), replace(self.declared, files=())
         if own is None:
             return replace(self, declared=common)
@@ -47,7 +47,7 @@ class CsvFormat:
 
     @property
     def conversions(self) -> list[str]:
-        """Everything that changes the numbers of a file: marks other than a decimal point, and factors of columns."""
+        """All settings that change the numbers of a file: marks other than a decimal point, and factors of columns."""
         marks = [f"decimal mark {self.decimal!r}"] if self.decimal != "." else []
         if self.declared.thousands:
             marks.append(f"thousands mark {self.declared.thousands!r}")
@@ -84,7 +84,7 @@ class Reading(NamedTuple):
 
     @property
     def no_inputs(self) -> dict[str, str]:
-        """The keys that name a column that is not an input, and the column."""
+        """The columns that are not inputs, by the key that names them."""
         keys = ("target", "event", "silo_column", "groups", "time", *(() if self.subgroup_input else ("subgroups",)))
         return {key: name for key in keys if (name := getattr(self, key)) is not None}
 

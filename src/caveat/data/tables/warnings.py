@@ -11,7 +11,7 @@ from ..setting_lines import assignment
 HEAD = 1000
 """Number of rows that are checked before all rows are."""
 EXACT = 1 << 24
-"""Above this, float32 cannot represent every whole number."""
+"""Above this number, float32 cannot represent every whole number."""
 FEWEST = 20
 """Minimum number of rows of a silo for which all-different numbers are unusual."""
 IDS = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "pid", "mrn", "ssn", "nhs"})
@@ -21,7 +21,7 @@ WHOSE = frozenset({
 })  # fmt: skip
 NUMBERS = frozenset({"no", "nr", "num", "number", "code", "key", "name"})
 TELL_APART = 10
-"""Minimum number of values of a column that looks like a group at some silo."""
+"""Minimum number of different values, at some silo, of a column that looks like a group."""
 REPEATS = 0.05
 """Minimum fraction of rows that repeat a value of such a column."""
 MARKS = (*(-float(digits) for digits in ("1", "7", "8", "9", "88", "99", "888", "999", "8888", "9999", "99999")),
@@ -66,7 +66,7 @@ def repeats(silos: Iterable[str], values: Iterable[str]) -> bool:
 
 
 def unusual_columns(pools: Sequence[Pool]) -> Iterator[str]:
-    """Yield a line for each unusual thing about the columns of tables."""
+    """Yield a warning for each unusual property of the columns of tables."""
     at_some: dict[str, list[str]] = {}
     for i, column in enumerate(pools[0].table):
         values = [pool.x[:, i] for pool in pools]
@@ -137,7 +137,7 @@ def missing_marks(name: str, marks: Sequence[float | int], values: Mapping[str, 
 
 
 def without(values: Mapping[str, Array], marks: Sequence[float | int]) -> dict[str, Array]:
-    """Return the values of a column by silo, NaN instead of marks."""
+    """Return the values of a column by silo, with NaN instead of `marks`."""
     none = np.float32(np.nan)
     return {silo: np.where(_among(each, marks), none, each) if marks else each for silo, each in values.items()}
 
@@ -168,12 +168,12 @@ def marks_of(values: Array) -> list[float | int]:
 
 
 def sampled(rows: int) -> Index | slice:
-    """Return the positions of a random sample of some thousands of rows, or of all if there are fewer."""
+    """Return the positions of `MOST_LOOKED_AT` random rows, or of all rows if there are no more."""
     return slice(None) if rows <= MOST_LOOKED_AT else np.random.default_rng(0).integers(rows, size=MOST_LOOKED_AT)
 
 
 def _some(values: Array) -> Array:
-    """Return a sample of some thousands of the numbers of a column without marks, or all if there are fewer."""
+    """Return the `sampled` numbers of a column, without marks and missing values."""
     some = values[sampled(len(values))]
     return some[~(np.isnan(some) | np.isin(some, np.array([*MARKS_32])))]
 
@@ -193,7 +193,7 @@ def _is_mark(mark: np.float32, values: Array) -> bool:
 
 
 def _is_never_near_zero(values: Array) -> bool:
-    """Return whether all numbers other than repeated zeros are far from zero, such as blood pressures."""
+    """Return whether all numbers other than repeated zeros are far from zero, as blood pressures are."""
     some = _some(values)
     some = some[some != 0]
     if np.count_nonzero(values == 0) < 2 or len(np.unique(some[:HEAD])) < FEWEST_OTHERS:
@@ -208,7 +208,7 @@ def _constant(values: Array) -> bool:
 
 
 def nearly_repeated(pools: Sequence[Pool]) -> str:
-    """Return a warning if the rows (N, D) of a silo have no groups and many nearly repeat another; "" if not."""
+    """Return a warning if the rows (N, D) of a silo have no groups, but many nearly repeat another row; "" if not."""
     if any(pool.groups is not None or _has_group(pool) for pool in pools):
         return ""
     for pool in pools[:MOST_SILOS]:

@@ -54,20 +54,20 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
     rows and summary would raise for them."""
     info, sums, tested = run.info.silo_infos[silo], payload["sums"], split == TEST
     if int(sums["examples"]) != info.examples[split]:
-        raise DataError(f"{int(sums['examples'])} inputs of {split}, but the silo has {info.examples[split]}")
+        raise DataError(f"sums of {int(sums['examples'])} inputs of {split}, but the silo has {info.examples[split]}")
     scores = {f"score.{name}" for name in run.complete_method.scores} if tested else set()
     name, shape = "class_bin_count", torch.Size((len(run.info.classes), metrics.BINS))
     if run.info.target is not None:
         name, shape = "comparable" if isinstance(run.info.target, Times) else "squared", torch.Size()
     if tested and len(payload.get("subgroups", {}).get("examples", ())) != len(run.info.subgroups):
-        raise DataError(f"no sums of {len(run.info.subgroups)} subgroups")
+        raise DataError(f"expected sums of {len(run.info.subgroups)} subgroups")
     for group, tensors in payload.items():
         if group.rpartition(".")[2] in ("method", "choice", "skill", "subgroups", GROUP):
             continue
         if {name for name in tensors if name.startswith("score.")} != scores:
-            raise DataError(f"{group} has different scores than {', '.join(sorted(scores)) or 'none'}")
+            raise DataError(f"{group} has invalid scores, expected {', '.join(sorted(scores)) or 'none'}")
         if tensors[name].shape != shape:
-            raise DataError(f"{group} has {name} {tuple(tensors[name].shape)}, expected {shape}")
+            raise DataError(f"{group}: {name} has shape {tuple(tensors[name].shape)}, expected {tuple(shape)}")
     _check_classes(payload.get(GROUP, {}), run.info, info, tested)
     if "skill" in payload:
         _check_skill(payload["skill"], len(run.info.classes), info, tested)
@@ -94,11 +94,11 @@ def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, te
     known = tested and federation.target is None and len(federation.classes) <= metrics.MOST_CLASSES
     expected = len(federation.classes) if known else 0
     if len(sums.get("confusion", ())) != expected:
-        raise DataError(f"sums of {len(sums.get('confusion', ()))} classes, expected {expected}")
+        raise DataError(f"confusion has {len(sums.get('confusion', ()))} classes, expected {expected}")
     if sums and sums["ranks"].shape[-1] != metrics.bins_of(expected):
-        raise DataError(f"ranks of {sums['ranks'].shape[-1]} bins, expected {metrics.bins_of(expected)}")
+        raise DataError(f"ranks have {sums['ranks'].shape[-1]} bins, expected {metrics.bins_of(expected)}")
     if "calibration" in sums and int(sums["calibration"].sum()) != (n := silo.examples["calibration"]):
-        raise DataError(f"{int(sums['calibration'].sum())} inputs of calibration, but the silo has {n}")
+        raise DataError(f"calibration counts {int(sums['calibration'].sum())} inputs, but the silo has {n}")
 
 
 EVERY_ROUND = 0.0

@@ -39,7 +39,7 @@ def obstacle(server: str, authority: str) -> str:
         return f"no answer within {PATIENCE:.0f} s: the machine is off, or a firewall blocks the connection"
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in OTHER_NAME:
-            return f"its certificate is not for {name!r}: run ./certificates.sh {name} at the server"
+            return f"its certificate does not name {name!r}; run ./certificates.sh {name} at the server"
         return f"{authority} did not sign its certificate, or the certificate has expired ({error.verify_message})"
     except ssl.SSLError as error:
         return f"not a TLS server such as Flower's ({error.reason})"

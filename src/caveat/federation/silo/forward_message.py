@@ -66,7 +66,7 @@ def connected(folder: str) -> socket.socket:
                     connection.connect(SOCKET)
                 except OSError as error:
                     if time.monotonic() > until or not is_starting():
-                        raise NotTaken(f"there is none ({error.strerror})") from None
+                        raise NotTaken(f"no daemon is running ({error.strerror})") from None
                     time.sleep(0.05)
                 else:
                     return connection
@@ -120,7 +120,7 @@ def main() -> int:
         connection = connected(folder)
         hand_over(connection, arguments)
     except NotTaken as why:
-        print(f"no daemon took a message, so it takes longer: {why}", file=sys.stderr, flush=True)
+        print(f"no daemon processes this message, so it takes longer: {why}", file=sys.stderr, flush=True)
         os.execv(command, [command, *arguments])
     return outcome(connection)
 

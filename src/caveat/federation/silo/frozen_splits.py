@@ -130,8 +130,8 @@ ROWS = "rows"
 CHANGES = ("stop", "keep", "drop")
 """Valid values of `data.changed`."""
 OTHERWISE = (
-    'restore it, or set data.changed in silo.toml: "keep" continues with the stored rows, "drop" without those '
-    "that are missing"
+    'restore the source, or set data.changed in silo.toml to "keep" to continue with the stored rows, or to "drop" '
+    "to continue without the missing rows"
 )
 
 
@@ -242,7 +242,7 @@ class FrozenData:
         if self.changed == "keep":
             self._log(f'{told}; data.changed = "keep": continuing with the stored rows')
             return known
-        raise DataChanged(f'{told}; restore it, or set data.changed = "keep" in silo.toml') from None
+        raise DataChanged(f'{told}; restore the source, or set data.changed = "keep" in silo.toml') from None
 
     def _without(self, known: DataFile, change: SourceChange, noticed: NoticedChange, told: str) -> DataFile:
         """Store the splits without missing rows, and delete the earlier ones."""
@@ -256,8 +256,8 @@ class FrozenData:
             self.check(silo)
         except DataError as error:
             raise DataChanged(
-                f"{told}; without the missing rows the silo cannot train: {error}; `caveat flower delete-data "
-                f"{self.said.parent}` deletes their stored copies"
+                f"{told}; without the missing rows the silo cannot train ({error}); `caveat flower delete-data "
+                f"{self.said.parent}` deletes the stored copies of these rows"
             ) from None
         data = to_bytes(_tensors(silo) | {ROWS: {name: each[stays] for name, each in rows.items()}})
         place = f"{self.said.stem}-{sum_of_bytes(data).sha256:.8}.safetensors"

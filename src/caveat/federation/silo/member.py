@@ -191,7 +191,7 @@ class SiloSide:
         elif path.read_text() != configuration.dump(terms.config):
             joined = described(spec_of(configuration.loads(path.read_text(), str(path))))
             if found := differing(joined, terms.config):
-                raise DataError(f"the federation's configuration differs from the one at joining, {path}: {found}")
+                raise DataError(f"the federation's configuration differs from {path}, stored at joining: {found}")
 
     def run(self, terms: Terms) -> SiloRun:
         """Return the run of these terms on its data."""

@@ -111,7 +111,7 @@ class Limits:
             if name not in self.methods:
                 allowed = ", ".join(self.methods) or "none"
                 raise BeyondLimits(
-                    f"the federation's method {name!r} is not allowed by limits.methods of silo.toml, which has "
+                    f"the federation's method {name!r} is not allowed by limits.methods of silo.toml, which allows "
                     f"{allowed}",
                     "limits.methods",
                     silo,
@@ -129,7 +129,7 @@ class Limits:
                 silo,
             )
         if self.epsilon is not None and (found := composed(multipliers, self.delta)) > self.epsilon:
-            why = "an infinite epsilon: [privacy] is not set" if math.isinf(found) else f"epsilon {found:.3g}"
+            why = "an infinite epsilon, as [privacy] is not set" if math.isinf(found) else f"epsilon {found:.3g}"
             raise BeyondLimits(
                 f"{when} this silo would reach {why}, but limits.epsilon of silo.toml allows {self.epsilon:g} at a "
                 f"delta of {self.delta:g}",

@@ -137,8 +137,8 @@ def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
     if not uncertainty.familiarity or not alarm or calibration >= least(alarm):
         return ""
     return (
-        f"{calibration} inputs in the calibration split: no alarms of its own at {alarm:.0%}, which need at least "
-        f"{least(alarm)}, but only together with other small silos"
+        f"the calibration split has {calibration} inputs, but the silo's own alarms at {alarm:.0%} need at least "
+        f"{least(alarm)}: the silo has only alarms that it shares with other small silos"
     )
 
 
