@@ -176,13 +176,19 @@ def each(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Payload]
 HOSTILE: dict[str, tuple[Callable[[Message], Message], str]] = {
     "nan": (rewritten(each(lambda t: t * torch.nan)), "not finite"),
     "wrong shape": (rewritten(each(lambda t: t[None])), "expected .* as sent"),
-    "wrong names": (rewritten(lambda p: {"model": {f"x.{n}": t for n, t in p["model"].items()}}), "at most silos"),
-    "a group more": (rewritten(lambda p: p | {"labels": {"y": torch.zeros(9)}}), "at most silos missing"),
-    "nothing": (rewritten(lambda p: {}), "missing, but at most silos"),
+    "wrong names": (
+        rewritten(lambda p: {"model": {f"x.{n}": t for n, t in p["model"].items()}}),
+        "as in the updates of most silos",
+    ),
+    "a group more": (
+        rewritten(lambda p: p | {"labels": {"y": torch.zeros(9)}}),
+        "expected missing as in the updates of most silos",
+    ),
+    "nothing": (rewritten(lambda p: {}), "missing, expected "),
     "1e30": (rewritten(each(lambda t: torch.full_like(t, 1e30))), "an entry of 1e\\+30"),
     "ten times the size": (
         rewritten(lambda p: p | {"more": {n: torch.cat([t.flatten()] * 10) for n, t in p["model"].items()}}),
-        "at most silos missing",
+        "expected missing as in the updates of most silos",
     ),
     "float64": (rewritten(each(lambda t: t.double())), "float64, expected .* torch.float32 as sent"),
     "too many examples": (rewritten(lambda p: p, examples=10**9), "has weight 1,000,000,000"),

@@ -123,7 +123,7 @@ def test_a_change_is_refused_in_a_sentence_with_counts_and_no_rows(hill: Hill, c
             act(terms)
         said = str(refused.value)
         assert said.startswith(f"silo 'hill': {hill.table} has changed since the silo joined: {told}; ")
-        assert '"keep" continues' in said
+        assert 'to "keep" to continue' in said
         assert not any(row in said for row in hill.table.read_text().splitlines()[1:])
     hill.table.write_text(before)
     hill.side.join(terms)

@@ -53,7 +53,7 @@ def test_methods_beside_are_held_against_the_list_too(terms: Terms, tmp_path: Pa
     Limits(methods=("fedavg",)).check_begin("hill", terms, tmp_path)
     beside = dataclasses.replace(terms, config=dataclasses.replace(terms.config, baselines=("fedbn",)))
     with pytest.raises(
-        BeyondLimits, match=r"method 'fedbn' is not allowed by limits\.methods .* which has fedavg"
+        BeyondLimits, match=r"method 'fedbn' is not allowed by limits\.methods .* which allows fedavg"
     ) as no:
         Limits(methods=("fedavg",)).check_begin("hill", beside, tmp_path)
     assert no.value.told == "silo 'hill' refuses: limits.methods"

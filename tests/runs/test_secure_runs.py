@@ -71,7 +71,7 @@ def test_secure_runs_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> N
         ),
         (
             "evaluation.n_silos=2",
-            "two thirds and at least 3, but evaluation.n_silos = 2",
+            "two thirds, and at least 3), but evaluation.n_silos = 2",
         ),
     ],
 )

@@ -260,7 +260,7 @@ def test_shares_from_somebody_else_are_refused() -> None:
     federation.set_up()
     inbox = federation.server.sealed["a"]
     swapped = inbox | {"b": inbox["c"]}
-    with pytest.raises(SecureRefused, match="shares of silo 'b' are missing or not from it"):
+    with pytest.raises(SecureRefused, match="shares of silo 'b' are missing, or were not sent by this silo"):
         federation.silos["a"].mask(0, FOUR, swapped, b"", vectors(FOUR)["a"], "work 0")
 
 

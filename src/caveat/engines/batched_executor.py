@@ -125,7 +125,7 @@ class BatchedExecutor:
         return ended
 
     def _on_device(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, SiloContext, list[Data]]:
-        """Return the device, the first silo's context there, and the silos' training data there."""
+        """Return the device, and on it the first silo's context and the silos' training data."""
         executor, data = self.executor, [self.executor.silos[silo] for silo in silos]
         if executor.device.type == "cpu":
             return executor.device, executor.context(silos[0], t), [silo.train for silo in data]

@@ -73,7 +73,7 @@ class Executor:
     secret: int | None = None
     """Seed of the silos' noise; by default a function of the seed, which gives no protection."""
     device: torch.device = CPU
-    """Where tasks run. Their inputs and results are on the CPU."""
+    """The device on which tasks run; their inputs and results are on the CPU."""
     sharing: int = 1
     """Number of processes that share the device's memory."""
 
@@ -89,8 +89,8 @@ class Executor:
         return sorted(names) if isinstance(names, list) else names
 
     def state(self, silo: SiloId, kept: KeptState | None) -> State:
-        """Return the stored private state of a silo, or its initial one. Raises StateLost if the stored state is
-        missing or differs."""
+        """Return the stored private state of a silo, or its initial state. Raises StateLost if the stored state is
+        missing, or differs from `kept`."""
         if kept is not None and kept.sha256 is not None:
             return self.states.load(kept)
         if self.empty_state is None:
@@ -112,7 +112,8 @@ class Executor:
 
     @cached_property
     def workplace(self) -> Workplace:
-        """Where tasks run on a device other than the CPU. The first process that accesses it initializes the device."""
+        """The place of tasks on a device other than the CPU. The process that accesses it first initializes the
+        device."""
         return Workplace(self.device, self.module, self.own, self.sharing)
 
     @cached_property
@@ -197,7 +198,7 @@ class Executor:
         return self._with_secret(data.context(place.module, t, own))
 
     def _why(self, silo: SiloId) -> str:
-        """Return an explanation of a task's error by the weights in the workspace, or ""."""
+        """Return an explanation of a task's error by the weights in the workspace; "" if they do not explain it."""
         places: list[Executor | Workplace] = [self] if self.device.type == "cpu" else [self, self.workplace]
         modules = [m for place in places for m in (place.module, place.own.get(silo)) if m is not None]
         sizes = [float(p.detach().abs().max()) for module in modules for p in module.parameters() if p.numel()]

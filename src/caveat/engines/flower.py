@@ -74,15 +74,15 @@ class Membership(Protocol):
 
     @property
     def late(self) -> Collection[SiloId]:
-        """The silos that connected after that; they take no part."""
+        """The silos that connected after `close`; they take no part."""
 
 
 def accept_any(split: str, silo: SiloId, payload: Payload) -> None:
-    """Accept any measurements, as `FlowerEngine.read`."""
+    """Accept any measurements; the default of `FlowerEngine.read`."""
 
 
 def silent(text: str) -> None:
-    """Ignore a message, as `FlowerEngine.tell`."""
+    """Ignore a message; the default of `FlowerEngine.tell`."""
 
 
 @dataclass
@@ -178,7 +178,7 @@ class FlowerEngine:
             missing = [silo for silo in cohort if silo not in updates]
             found, reasons = self._ask(t, address, payload, missing, until)
             updates |= found
-            if measures:  # a joining silo may keep its measurements, which no other silo's would hide
+            if measures:  # a joining silo may keep its measurements, because no sum would hide them
                 sent = {silo: each for silo, each in updates.items() if each.payload or not self.joining}
                 bad = left_out_measuring(sent, self.members.most, partial(self.read, address))
             else:
@@ -202,8 +202,8 @@ class FlowerEngine:
     def _exchange_securely(
         self, secure: SecureServer, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], weights: Weights
     ) -> Replies:
-        """Let the silos of the cohort run the task; the replies have only their sum. Silos that vanish are left out of
-        it while more than two thirds are left; otherwise the task is repeated for up to `start_timeout` seconds."""
+        """Let the silos of the cohort run the task; the replies have only their sum. The sum leaves out silos that
+        vanish if more than two thirds remain; otherwise, the task is repeated for up to `start_timeout` seconds."""
         until = time.monotonic() + self.round_timeout
         end = until + self.start_timeout
         about = digest(sent := digest_of_payload(payload), self.rollbacks)
@@ -345,7 +345,8 @@ class FlowerEngine:
     def _remedy(self) -> str:
         """Return a remedy for late silos."""
         return (
-            f"increase federation.round_timeout = {self.round_timeout:g} (seconds) if they are only slow, and restart"
+            f"if these silos are only slow, increase federation.round_timeout = {self.round_timeout:g} (seconds), and "
+            "restart"
         )
 
 

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 POLL = 0.1
 """Seconds between two polls for replies."""
 FLOWERS = re.compile(r"<class '[^']*'>:<'(.*)'>$", re.DOTALL)
-"""How Flower formats an app's exception."""
+"""The format in which Flower reports an app's exception."""
 SLOW = 30.0
 """Seconds between two messages about silos that have not replied."""
 HASTE = 2.0

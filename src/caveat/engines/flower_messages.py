@@ -63,7 +63,7 @@ def unpack(records: RecordDict) -> Payload:
     """Return the payload of records. Raises KeyError or ValueError for records not made by `pack`."""
     groups = records.config_records["order"]["groups"]
     if not isinstance(groups, list):
-        raise ValueError(f"groups = {groups!r}, expected their names")
+        raise ValueError(f"groups = {groups!r}, expected a list of names")
     if len(set(groups)) != len(groups):  # or groups would be decoded repeatedly
         raise ValueError(f"{len(groups)} groups, expected no duplicates")
     return {group: dict(records.array_records[f"group.{group}"].to_torch_state_dict()) for group in map(str, groups)}

@@ -46,7 +46,7 @@ PHASE = "evaluate"
 
 
 class Slot(NamedTuple):
-    """What a silo needs for one sum: part of the request for a task."""
+    """The information that a silo needs for one sum, as part of the request for a task."""
 
     number: int
     slot: int
@@ -58,7 +58,7 @@ class Slot(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Slot":
-        """Parse a slot. Raises SecureRefused for any other text."""
+        """Parse a slot. Raises SecureRefused for an invalid text."""
         try:
             number, slot, members, inbox = json.loads(text)
             return cls(int(number), int(slot), tuple(map(str, members)), unhexed(inbox))
@@ -88,7 +88,7 @@ def masked(update: Update, weight: int, silo: SecureSilo, slot: Slot, request: b
 
 
 def unpacked(update: Update) -> tuple[Layout, Words]:
-    """Return layout and words of a masked update. Raises DataError for anything else."""
+    """Return layout and words of a masked update. Raises DataError for any other update."""
     group = update.payload.get(GROUP, {})
     if update.payload.keys() != {GROUP} or group.keys() != {"words", "layout"}:
         raise DataError("is not masked")
@@ -97,7 +97,7 @@ def unpacked(update: Update) -> tuple[Layout, Words]:
         raise DataError("is not a vector of 64-bit numbers")
     layout = Layout.of_text(text.numpy().tobytes().decode(errors="replace"))
     if len(words) != layout.words:
-        raise DataError(f"has {len(words)} numbers, but its tensors have {layout.words}")
+        raise DataError(f"has {len(words)} numbers, expected {layout.words} for its tensors")
     return layout, words.numpy().view("uint64")
 
 
@@ -200,7 +200,7 @@ class SecureServer:
         return session, lost
 
     def slot_of(self, session: SecureSession, silo: SiloId, slot: int) -> str:
-        """Return what a silo needs for a sum."""
+        """Return the `Slot` of a sum for a silo, as text."""
         inbox = {} if silo in self.delivered else session.sealed[silo]
         return Slot(session.number, slot, session.members, inbox).to_text()
 

@@ -12,17 +12,17 @@ from .update_checks import LARGEST, Form, by_itself, form, unlike_most
 STREAMS = ("", "ood_local", "ood_global")
 """The evaluated split, and the streams of out-of-distribution inputs."""
 ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
-"""The groups of a stream, with one model, and with a choice between two models, which for a quantity is not counted."""
+"""The groups of a stream with one model, and with two models; for a quantity, there is no group "choice"."""
 CLASSES_OF_TEST, SUBGROUPS = "classes", "subgroups"
 """Groups of the test split: for models with few enough classes, and for data with subgroups of inputs."""
 SKILL, COMPARISONS = "skill", (
     "agreement", "ranking", "predictable", "errors", "majority", "reference",
 )  # fmt: skip
-"""A group of the test split, about the validation split, and its triples: observed, expected, variance."""
+"""The group of the test split with sums over the validation split, and its triples: observed, expected, variance."""
 RIDGE_INPUTS = 500
 """Largest number of inputs of the triple "predictable", which is about the training split."""
 SKILL_COUNTS = {"inputs": 0, "no_evidence": 0, "in_sets": 1, "calibration": 1}
-"""The numbers of axes of its counts, of which all but the first are optional."""
+"""The numbers of axes of the counts in this group; all counts but the first are optional."""
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
 """The shapes of sums that count inputs."""
@@ -33,7 +33,7 @@ ALARMS = frozenset({"unfamiliar", "novel", "unsure"})
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
 """Sums that are not counts; only their magnitude is checked."""
 MOST_EACH = {"nll": 709.0, "brier": 2.0}
-"""Maximum per input, where known: -ln of the smallest positive probability; 1 + 1."""
+"""Maximum per input, if known: for "nll", -ln of the smallest positive probability; for "brier", 1 + 1."""
 BINNED = ("bin_count", "bin_confidence", "bin_correct")
 """The sums per bin; those per class have a prefix, such as "class_bin_count"."""
 CLASSES = "class_"
@@ -50,9 +50,9 @@ def left_out_measuring(
 ) -> dict[SiloId, str]:
     """Return the silos whose measurements cannot be used, with reasons.
 
-    Each must have the groups of `wrappers.evaluation.Evaluated`, sums that are possible for the update's number of
-    inputs, and be readable. Then silos are compared: a group has the same form at all silos that have it, and a
-    method's own numbers ("method") have the same names everywhere.
+    Measurements must have the groups of `wrappers.evaluation.Evaluated`, contain sums that are possible for the
+    update's number of inputs, and be readable by `read`. Then silos are compared: a group has the same form at all
+    silos that have it, and a method's own numbers ("method") have the same names everywhere.
     """
     reasons = {
         silo: why
@@ -107,7 +107,7 @@ def _check(payload: Payload, examples: int) -> None:
     if subgroups is not None:
         counts = subgroups.get("examples", torch.zeros(()))
         if counts.ndim != 1 or not len(counts) or float(counts.sum()) > examples:
-            raise DataError(f"subgroups of {counts.tolist()} inputs, expected at most {examples} together")
+            raise DataError(f"subgroups have {counts.tolist()} inputs, expected at most {examples} in total")
         for number, count in enumerate(counts.tolist()):
             _check_sums({name: tensor[number] for name, tensor in subgroups.items()}, count)
     if skill is not None:
@@ -130,7 +130,8 @@ def _check_choice(tensors: Tensors, n: float) -> None:
 
 
 def _check_classes(tensors: Tensors, known: Tensor, n: int) -> None:
-    """Check that each input whose label is a class of the model is in one cell, and in one bin of each histogram."""
+    """Check that each input whose label is a class of the model is counted in one cell of the confusion matrix, and in
+    one bin of each histogram in `ranks`."""
     confusion = tensors.get("confusion", torch.zeros(0))
     classes = len(confusion)
     expected = {"confusion", "ranks"} | ({"calibration"} if classes == 2 else set())
@@ -227,11 +228,12 @@ def _check_quantity(tensors: Tensors, n: float) -> None:
 
 
 def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor, known: float) -> None:
-    """Check that each input whose label is a class of the model is in one bin, of the top class and of every class."""
+    """Check that each input whose label is a class of the model is counted in one bin, and in sums by class in one bin
+    of every class."""
     _check_counts(f"{prefix}bin_count", count, count.shape, known)
     _check_counts(f"{prefix}bin_correct", correct, count.shape, known)
     if bool((count.sum(-1) != known).any()) or bool((correct > count).any()):
-        raise DataError(f"{prefix}bin_count or {prefix}bin_correct do not sum to {known:.0f} inputs")
+        raise DataError(f"{prefix}bin_count or {prefix}bin_correct does not sum to {known:.0f} inputs")
     if (confidence.shape, confidence.dtype) != (count.shape, torch.float64) or not bool(
         ((confidence >= 0) & (confidence <= count * (1 + SLACK))).all()
     ):
@@ -242,9 +244,10 @@ def _check_counts(
     name: str, tensor: Tensor, shape: tuple[int, ...], n: float, dtype: torch.dtype = torch.float64
 ) -> None:
     if (tuple(tensor.shape), tensor.dtype) != (tuple(shape), dtype):
-        raise DataError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(shape)} {dtype}")
+        found, wanted = f"{tuple(tensor.shape)} and type {tensor.dtype}", f"{tuple(shape)} and {dtype}"
+        raise DataError(f"{name} has shape {found}, expected {wanted}")
     if not bool(((tensor >= 0) & (tensor <= n) & (tensor == tensor.floor())).all()):
-        raise DataError(f"{name} is not a count of {n:.0f} inputs")
+        raise DataError(f"{name} has invalid counts, expected whole numbers from 0 to {n:.0f}")
 
 
 def _check_total(name: str, tensor: Tensor, n: float) -> None:

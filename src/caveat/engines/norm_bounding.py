@@ -42,9 +42,10 @@ class Noted:
     """A report about a silo's update in a round."""
 
     times_bound: float | None = None
-    """Its norm divided by the bound, if above 1. Above `NOTHING` it counts as no change; infinite if not finite."""
+    """The update's norm divided by the bound, if above 1. Above `NOTHING`, the update counts as no change; infinite for
+    an update that is not finite."""
     times_far: float | None = None
-    """Its distance from the center of all updates divided by the median silo's, if above `FAR`."""
+    """The update's distance from the center of all updates divided by the median silo's, if above `FAR`."""
 
 
 class Admission:
@@ -127,7 +128,7 @@ class Admission:
         return any(not math.isfinite(norm) or 0 < TIMES * NOTHING * own[part] < norm for part, norm in norms)
 
     def check_burst(self, step: Round) -> None:
-        """Raise Diverged if more than half of the silos have such updates."""
+        """Raise Diverged if more than half of the silos have updates with a burst, see `_has_burst`."""
         if 2 * len(self.burst) > len(self.norms):
             raise Diverged(
                 f"task {step.name!r} diverged: {len(self.burst)} of {len(self.norms)} silos sent updates with over "
@@ -175,7 +176,7 @@ class NormBound:
 
     scales: bool = True
     kept: dict[str, Medians] = field(default_factory=dict)
-    """By the address of a task; part of a run's checkpoint, so a resumed run has the same bounds."""
+    """The norms by the address of a task; part of a run's checkpoint, so a resumed run has the same bounds."""
 
     def admission(self, step: Round, sent: Payload, context: SiloContext) -> Admission | None:
         """Return the admission of a round's updates, or None if they are not checked."""

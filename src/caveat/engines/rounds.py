@@ -83,7 +83,7 @@ class FinishedRound:
     sent: Payload
     cohort: Sequence[SiloId]
     replies: Replies
-    """The updates of the cohort; for a linear round maybe only their means and forms, see `Replies`."""
+    """The updates of the cohort; for a linear round, perhaps only their means and forms, see `Replies`."""
     noted: Mapping[SiloId, Noted] = field(default_factory=dict)
     """The silos whose updates exceeded the norm bound or were far from all others."""
 

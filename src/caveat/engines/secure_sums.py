@@ -10,7 +10,7 @@ from ..secure.fixed_point import DecodedSum, Layout, sum_in_the_clear
 def weights_of(method: Method, t: int, address: str) -> Weights | None:
     """Return the weights of silos in the sum of a task, in the round that a silo runs for this t and address; None if
     the updates are not summed, because the server needs each of them. Evaluations are sums. Raises RunError for an
-    address of no task."""
+    unknown address."""
     if address in method.evaluations:
         return "silos"
     if (step := round_at(list(method.schedule()), t, address)) is None:

@@ -1,4 +1,4 @@
-"""Placement of client tasks: on one device, with one thread, and with the data of as many silos as fit there."""
+"""Placement of client tasks: on one device, with one thread, and with the data of as many silos as fit on it."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ class Workplace:
 
     @contextmanager
     def working(self, *key: object) -> Iterator[None]:
-        """Use random numbers of this key and deterministic operations."""
+        """Use random numbers from this key, and deterministic operations, within this context."""
         with seeded(*key, device=self.device), devices.deterministic(self.device):
             yield
 

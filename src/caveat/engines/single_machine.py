@@ -24,7 +24,7 @@ from .worker_process import Rebuild, SharedBuffer, Worker, WorkerQueue, as_order
 
 
 class SingleMachineEngine:
-    """A transport to silos on this machine. A context manager: it starts the workers on entry, and ends them on exit.
+    """A transport to silos on this machine, a context manager that starts the workers on entry, and ends them on exit.
 
     With one worker everything runs in the calling process, so a debugger can stop inside a client task. Results are
     bit-identical for any number of workers. If there are several `devices`, workers take turns with them, and each
@@ -49,7 +49,7 @@ class SingleMachineEngine:
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
-        """n_k by silo; None if silos are created on demand."""
+        """The number of training examples by silo; None if silos are created on demand."""
         if isinstance(executor.silos, dict):
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.states: dict[SiloId, KeptState] = {}
@@ -117,7 +117,7 @@ class SingleMachineEngine:
         self.needed = list(rounds)
 
     def end_training(self) -> None:
-        """Do nothing, because all silos are there from the start."""
+        """Do nothing, because all silos are present from the start."""
 
     def exchange(
         self,

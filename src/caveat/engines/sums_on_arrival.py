@@ -59,7 +59,7 @@ class BufferedReplies:
 
 
 class StreamingMean:
-    """Replies of a linear round. Needs memory for a few of them and one sum, for any size of the cohort. The sum is in
+    """Replies of a linear round. Needs memory for a few replies and one sum, for any size of the cohort. The sum is in
     the order of names, so it is bit-identical for any order of arrival."""
 
     def __init__(

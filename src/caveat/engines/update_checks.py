@@ -53,17 +53,15 @@ def form(payload: Payload) -> Form:
 
 
 def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str] = VARIANCES) -> str:
-    """Return what is wrong with an update alone, or ""."""
+    """Return what is wrong with an update alone; "" if nothing is."""
     if not 0 < update.examples <= most:
         return f"has weight {update.examples}, expected 1 to {most}"
     for group, tensors in update.payload.items():
         for name, tensor in tensors.items():
             known = sent.get(group, {}).get(name)
             if known is not None and (tensor.shape, tensor.dtype) != (known.shape, known.dtype):
-                return (
-                    f"{group}/{name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(known.shape)} "
-                    f"{known.dtype} as sent"
-                )
+                found, wanted = (f"{tuple(each.shape)} and type {each.dtype}" for each in (tensor, known))
+                return f"{group}/{name} has shape {found}, expected {wanted} as sent"
             if tensor.dtype not in DTYPES:
                 return f"{group}/{name} has unsupported type {tensor.dtype}"
             if not all_finite(tensor):
@@ -89,8 +87,9 @@ def _difference(each: Form, usual: Form) -> str:
     for path in sorted(found.keys() | expected.keys()):
         if found.get(path) != expected.get(path):
             there = " ".join(found.get(path, ["missing"]))
-            return f"{'/'.join(path)} is {there}, but at most silos {' '.join(expected.get(path, ['missing']))}"
-    return "other tensors than most silos"
+            usually = " ".join(expected.get(path, ["missing"]))
+            return f"{'/'.join(path)} is {there}, expected {usually} as in the updates of most silos"
+    return "has other tensors than most silos"
 
 
 def _out_of_proportion(updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:

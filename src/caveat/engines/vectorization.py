@@ -120,7 +120,7 @@ def _exact(executor: Executor, silos: Sequence[SiloId]) -> Executor:
     own = {id(module): deepcopy(module).double() for silo, module in executor.own.items() if silo in data}
     return replace(
         executor,
-        device=CPU,  # single silos use the dropout masks of batched ones there
+        device=CPU,  # where single silos use the dropout masks of batched silos
         module=deepcopy(executor.module).double(),
         silos={
             name: replace(
@@ -169,7 +169,7 @@ class Vectorization:
         """`works` are the decisions in a checkpoint."""
         self.mode = mode
         self.works: dict[str, VectorizedRecord] = {} if works is None else works
-        """By `BatchedExecutor.name` of the task."""
+        """The decisions, by `BatchedExecutor.name` of the task."""
 
     def plan(
         self,
@@ -245,7 +245,7 @@ def _sampled(
 
 
 def _checked(sample: TaskSample) -> tuple[bool, int]:
-    """Return whether batches can be padded, and the bytes of a step. Raises what `check_same` raises."""
+    """Return whether batches can be padded, and the bytes of a step. Raises the errors of `check_same`."""
     sizes = {len(sample.executor.silos[silo].train) for silo in sample.silos}
     with suppress(Exception):
         if len(sizes) > 1:

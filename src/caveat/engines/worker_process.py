@@ -163,7 +163,7 @@ class Worker:
         theirs.close()
 
     def begin(self, slot: int) -> None:
-        """Write replies to this buffer, from its start if nothing in it is needed any more."""
+        """Write replies to the buffer `slot`, from its start if nothing in it is needed any more."""
         self.slot, self.fresh = slot, self.buffers[slot].unread
 
     def ask(self, order: dict[str, Any]) -> None:

@@ -47,7 +47,8 @@ UNSIGNED = ""
 
 
 class NameRefused(DataError):
-    """A greeting with a name that is not the sender's. `told`, for the sender, reveals nothing about others."""
+    """A greeting with a name that is not the sender's. `told`, the text for the sender, reveals nothing about other
+    silos."""
 
     def __init__(self, text: str, told: str) -> None:
         super().__init__(text)
@@ -56,7 +57,7 @@ class NameRefused(DataError):
 
 @dataclass(frozen=True)
 class Asked:
-    """The question that a greeting answers. A signature covers all of it, so it cannot be reused elsewhere or later."""
+    """The question that a greeting answers. A signature covers the whole question, so no signature can be reused."""
 
     federation: str
     question: str
@@ -97,7 +98,7 @@ def signer(key: str, signature: str, text: bytes) -> str:
 
 
 def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a private key from `key.sh`. Raises ConfigurationError, naming the file, for anything else."""
+    """Read a private key from `key.sh`. Raises ConfigurationError, naming the file, for any other file."""
     try:
         private = load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -199,7 +200,7 @@ class Admitted(NamedTuple):
     silo: SiloId
     node: str
     key: str
-    """Its fingerprint."""
+    """The key's fingerprint."""
 
 
 def admit(path: Path, folder: Path) -> str:
@@ -229,7 +230,7 @@ def admit(path: Path, folder: Path) -> str:
 
 def admitted(folder: Path) -> Iterator[Admitted]:
     """Yield the recorded registered keys, the newest of each name last. Raises ConfigurationError, naming the file, for
-    other content."""
+    invalid content."""
     for path in sorted(folder.glob(f"*{FILE}")):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             node, _, key = line.partition(" ")

@@ -64,7 +64,7 @@ def write_project(
 
 
 def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
-    """Return the app with the import of a file or module, visible to readers, and the file, if any."""
+    """Return the app with an import of the file or module `named`, and the file to copy, if any."""
     if not is_file(named):
         return _with_line(texts, f"import {module_of(named)}  # noqa: F401")
     source = Path(named).expanduser()
@@ -76,7 +76,7 @@ def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
 
 
 def _with_line(texts: Mapping[str, str], *lines: str) -> dict[str, str]:
-    """Return the app with a further paragraph, except for lines that it already has."""
+    """Return the app with a further paragraph of those `lines` that it does not have yet."""
     text = texts[APP]
     new = [line for line in lines if line not in text.splitlines()]
     return {APP: "\n".join([text.rstrip("\n"), "", *new, ""])} if new else {APP: text}
@@ -108,7 +108,7 @@ def resume_federation(folder: Path, project: Path | None) -> None:
     """
     started = record_of(folder / STARTED, Started) or Started()
     if project is None:
-        # The command names no project, because users must check that it is theirs.
+        # The command names no project, because users must check that the project is theirs.
         named = f"{STARTED} names the project '{plain(started.project)}'" if started.project else "it names no project"
         if started.sets:
             named += f" and the overrides '{plain(' '.join(started.sets))}'"

@@ -71,7 +71,7 @@ def other_version(silo: SiloId, own: object, server: object) -> str:
 
 @contextmanager
 def told_by_rule(file: SiloFile, terms: Terms) -> Iterator[None]:
-    """Convert refusals within this context to what others may know, with the full error as the cause."""
+    """Convert refusals within this context to refusals that others may know, with the full error as the cause."""
     try:
         yield
     except Refused as error:
@@ -174,7 +174,9 @@ def check_usable(silo: Silo, agreed: SharedSchema, batch_size: int) -> None:
 def check_counts(silos: Silos, file: SiloFile) -> None:
     """Raise Refused if a silo would report fewer than `LEAST` rows of a split, or of a class or a subgroup in it."""
     for silo, split in product(silos, SPLITS):
-        labels = getattr(silo, split).y.remainder(len(silos.classes))  # censored times are above those of the bars
+        labels = getattr(silo, split).y.remainder(
+            len(silos.classes)
+        )  # the labels of censored times are above those of the bars
         counts = torch.bincount(labels, minlength=len(silos.classes))
         check_count(split, counts.tolist(), silos.classes, file)
         if split in silo.subgroups:
@@ -185,7 +187,7 @@ def check_counts(silos: Silos, file: SiloFile) -> None:
 
 def check_grid(grid: Sequence[float], file: SiloFile) -> None:
     """Raise Refused for counts of a quantity's targets on a server's grid, unless small counts may leave the silo: even
-    if all counts are large, those on two grids differ by single targets."""
+    if all counts are large, counts on two grids can differ by single targets."""
     if grid and not file.small_counts:
         raise Refused(
             f"silo {file.silo!r}: without data.range, the server counts targets in cells of its choice, which reveals "
@@ -195,8 +197,8 @@ def check_grid(grid: Sequence[float], file: SiloFile) -> None:
 
 
 def check_count(split: str, counts: Sequence[int], names: tuple[str, ...], file: SiloFile, kind: str = "class") -> None:
-    """Check one split, given the rows of each class or subgroup. Others do not learn which one is too small: for a
-    split of one row, the class is its label."""
+    """Raise Refused if a split has too few rows of a class or a subgroup; `counts` has the rows of each. Others do not
+    learn which one is too small: in a split of one row, the class is the row's label."""
     few = [name for name, count in zip(names, counts, strict=True) if 0 < count < LEAST]
     if few and not file.small_counts:
         allow = f"set data.small_counts = true in {file.path or 'silo.toml'} to allow that"

@@ -34,15 +34,15 @@ class Terms:
     names: tuple[SiloId, ...]
     """Every silo so far, in the order of the run."""
     agreement: SharedSchema | None = None
-    """None if nodes share one source."""
+    """The schema that the silos agreed on; None before, and if nodes share one source."""
     rounds: int | None = None
-    """Rounds of a baseline, equal to those of the configured method; None: the configuration's."""
+    """Rounds of a baseline, equal to those of the configured method; None for the rounds of the configuration."""
     code: str = ""
     """Digest of custom models at the server (`CodeMade.untaught`), after silos agreed; otherwise empty."""
     says: tuple[Said, ...] = ()
     """Outputs of custom models at the server (`CodeMade.says`)."""
     grid: tuple[float, ...] = ()
-    """Before the agreement: the edges of cells in which silos count a quantity's targets; empty: their moments."""
+    """Before the agreement: edges of cells in which silos count a quantity's targets; empty if they send moments."""
 
     @property
     def own_config(self) -> Config:

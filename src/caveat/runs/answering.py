@@ -57,7 +57,7 @@ class AtSilo(NamedTuple):
 
 
 def placed(at: AtSilo, device: torch.device) -> AtSilo:
-    """Return the same on a device; the silo's data are only moved on access."""
+    """Return `at` with its tensors on a device; the silo's data are moved only on access."""
     down, state, context = at
     train, validation, calibration = (
         LateData.of(partial(placed_data, part, device))
@@ -98,7 +98,7 @@ class AnsweringRun(BaseRun):
         return (found.positive if found is not None else None) or None
 
     def kept(self, silo: SiloId, t: int) -> KeptState | None:
-        """Return the final state of a silo."""
+        """Return the final state of a silo; None if the folder has no state of it."""
         return self._states.get(silo)
 
     @cached_property
@@ -110,7 +110,7 @@ class AnsweringRun(BaseRun):
         return self._predicting(silo, self.complete_method.predict)
 
     def answers(self, silo: SiloId) -> Callable[..., Answers]:
-        """Return a function from such inputs and subgroups to the predictions of each available model."""
+        """Return a function from the arguments of `predictor`'s to the predictions of each available model."""
         return self._predicting(silo, self.complete_method.answer)
 
     def module(self, silo: SiloId) -> nn.Module:
@@ -127,7 +127,8 @@ class AnsweringRun(BaseRun):
         return own if encoder is None else Whole(encoder, own)
 
     def at(self, silo: SiloId) -> AtSilo:
-        """Read what predictions at a silo need. Raises ConfigurationError for an unknown silo, DataError if damaged."""
+        """Read everything that predictions at a silo need. Raises ConfigurationError for an unknown silo, DataError for
+        damaged files."""
         executor = self.executor()
         self.manifest.check(MODEL, "model/model.json", STATES)
         down = read_payload(self.folder / MODEL)
@@ -159,7 +160,7 @@ class AnsweringRun(BaseRun):
                 x = x if encoder is None else features_of(encoder, x, keep=False, device=device)
                 if device.type == "cpu":
                     return ask(*asked, x)
-                # Inputs too large for the free memory are moved there in parts.
+                # Inputs too large for the free memory of the device are moved in parts.
                 free = free_memory(device)
                 return home(ask(*asked, placed_inputs(x, device, whole=free is None or x.nbytes <= SHARE * free)))
 
@@ -203,7 +204,7 @@ class KeptRun(AnsweringRun):
         return self.executor_of(silos, self.prepares.names, SiloStore(self.folder / "state" / "silos"))
 
     def _silo(self, name: SiloId) -> Silo:
-        """Return a silo with its data, for predictions that need them.
+        """Return a silo with its data, for predictions that need the data.
 
         Raises DataError if they cannot be read.
         """
@@ -222,7 +223,7 @@ class KeptRun(AnsweringRun):
 
 
 def late_silos(prepares: Preparation, read: Callable[[SiloId], Silo]) -> Mapping[SiloId, Silo]:
-    """Return silos with known names, whose splits and targets are read on access."""
+    """Return all silos by name; their splits and targets are read on access."""
 
     def split_of(name: SiloId, split: str) -> Data:
         found: Data = getattr(read(name), split)

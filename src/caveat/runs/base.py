@@ -33,7 +33,7 @@ class Engine(Transport, Protocol):
     """A transport with further operations that a run needs."""
 
     vectorized: dict[str, VectorizedRecord]
-    """Decisions about tasks that are batched over silos, so far, see `engines.vectorization`."""
+    """The decisions so far on which tasks are batched over silos (see `engines.vectorization`)."""
 
     @property
     def method(self) -> Method:
@@ -49,7 +49,7 @@ class Engine(Transport, Protocol):
         """Return the states that silos stored since the last call, by name, if the engine stores them."""
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """Keep everything that the run needs to continue after these rounds."""
+        """Keep everything that the run needs to continue after one of these rounds."""
 
     def end_training(self) -> None:
         """End training: silos that never took part in it are no longer asked."""
@@ -57,7 +57,7 @@ class Engine(Transport, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseRun:
-    """One specification on one federation, in one folder."""
+    """A run: one specification on one federation, in one folder."""
 
     folder: Path
     spec: RunSpec
@@ -140,7 +140,7 @@ class BaseRun:
         return self.spec.personal_settings(self.info.names)
 
     def executor_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
-        """Return an executor at these silos, whose inputs are a frozen encoder's features; `names` are their names."""
+        """Return an executor at `silos`, called `names`; with a frozen encoder, their inputs are its features."""
         spec, info = self.spec, self.info
         own = spec.build_personal_models(info)
         method = spec.evaluated(self.complete_method, len(info.subgroups))

@@ -1,4 +1,4 @@
-"""Calls from Python: their arguments, checked like a configuration's keys, as a specification."""
+"""The arguments of Python calls, which are checked like the keys of a configuration and become a specification."""
 
 import dataclasses
 import inspect
@@ -159,7 +159,7 @@ def with_samples(method: Any, uncertainty: Uncertainty) -> Any:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise ConfigurationError with each value that settings refuse."""
+    """Replace a ConfigurationError of settings within this context by one with the text and key of each problem."""
     try:
         yield
     except ConfigurationError as error:
@@ -167,7 +167,7 @@ def explained() -> Iterator[None]:
 
 
 def check_types(silos: object, method: object, **settings: tuple[object, type]) -> None:
-    """Raise ConfigurationError for arguments of other types; `settings` are values, or None, with their types."""
+    """Raise ConfigurationError for arguments of wrong types; `settings` has values, or None, and their valid types."""
     if not isinstance(silos, Silos):
         raise ConfigurationError(
             f"silos is a {type(silos).__name__}, expected Silos, for example from caveat.data.from_arrays"

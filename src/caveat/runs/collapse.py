@@ -1,4 +1,4 @@
-"""Collapsed models, without proven skill, below a baseline or with misranked errors, and labels that nothing predicts.
+"""Warnings about models without proven skill, below a baseline or with misranked errors, and unpredictable labels.
 
 All checks use the sums of `metrics.skill`, over all silos and at each of them. Silos are tested together, so chance
 causes a warning about any of them as rarely as one about the run.
@@ -22,15 +22,15 @@ LEVEL = 0.01
 FEWEST = 20
 """Minimum number of inputs for a warning."""
 VAGUE = 1 / 8
-"""Standard error of an AUROC without skill above which nothing is said about it: few inputs, or a rare class."""
+"""Standard error of an AUROC without skill above which the AUROC is ignored: few inputs, or a rare class."""
 SLIGHT, SLIGHT_AUROC = 1 / 3, 0.75
-"""Bounds on agreement above chance (Cohen's kappa) and AUROC: without proven skill, a model is significantly below."""
+"""Bounds on agreement above chance (Cohen's kappa) and AUROC; a model significantly below them has no proven skill."""
 NONE, NONE_AUROC = 0.02, 0.52
-"""The same for a model that is only marginally better than chance."""
+"""The same bounds for a model that is at most marginally better than chance."""
 FAR = {"majority": 0.02, "reference": 0.1}
 """Minimum differences of accuracies for a model to be far below a baseline."""
 STRICT = 0.001
-"""Level of `has_no_skill` before labels are called unpredictable, because chance rarely hides a skill at it."""
+"""Level of `has_no_skill` before labels are called unpredictable, because chance rarely hides a skill at this level."""
 NO_EVIDENCE = 0.5
 """Minimum share of inputs without evidence for a warning."""
 
@@ -50,26 +50,26 @@ class Compared:
     @property
     def z(self) -> float:
         """Standard deviations above the expectation without skill."""
-        certain = self.variance <= 1e-9 * (1 + self.expected)  # but for rounding
+        certain = self.variance <= 1e-9 * (1 + self.expected)  # except for rounding
         return 0.0 if certain else (self.observed - self.expected) / math.sqrt(self.variance)
 
     def upper(self, level: float) -> float:
-        """Return a bound that is exceeded with this probability."""
+        """Return a bound that is exceeded with probability `level`."""
         return self.observed + NormalDist().inv_cdf(1 - level) * math.sqrt(self.variance)
 
     @property
     def auroc(self) -> float:
-        """For ranks: the share of pairs in order."""
+        """For ranks: the share of pairs in the correct order."""
         return self.observed / (2 * self.expected)
 
     @property
     def lost(self) -> float:
-        """For two predictions: the inputs that only the other one gets right."""
+        """For two predictions: the number of inputs that only the second one gets right."""
         return 2 * self.expected - self.observed
 
     @property
     def tail(self) -> float:
-        """For two equally good predictions: the probability that the other is ahead by this much."""
+        """For two equally good predictions: the probability that the second one is ahead by at least this much."""
         return binomial_tail(round(self.lost), round(2 * self.expected), 0.5)
 
 
@@ -116,12 +116,12 @@ def has_no_skill(sums: Tensors, level: float) -> bool:
 
 
 def shows_skill(sums: Tensors, level: float = LEVEL, by: tuple[str, ...] = ("agreement", "ranking")) -> bool:
-    """Return whether one of these comparisons is better than chance: labels agree, or probabilities rank classes."""
+    """Return whether one of the comparisons `by` is better than chance: labels agree, or probabilities rank classes."""
     return max(Compared.of(sums[name]).z for name in by) > NormalDist().inv_cdf(1 - level)
 
 
 def bounds(sums: Tensors, level: float) -> tuple[float, float]:
-    """Return approximate upper bounds of kappa and AUROC, each exceeded with this probability."""
+    """Return approximate upper bounds of kappa and AUROC, each exceeded with probability `level`."""
     agreement, n = Compared.of(sums["agreement"]), float(sums["inputs"])
     kappa = (agreement.upper(level) - agreement.expected) / (n - agreement.expected)
     return kappa, _auroc(sums, "ranking", level)
@@ -189,7 +189,8 @@ def unpredictable_labels(total: Tensors, silos: Mapping[SiloId, Tensors], every:
 
 
 def unpredictable(sums: Tensors, level: float) -> bool:
-    """Return whether a moderate skill of the ridge classifier would show, and none is shown, nor one of the model."""
+    """Return whether neither the ridge classifier nor the model shows skill, although a moderate skill of the former
+    would show."""
     if vague(Compared.of(sums["predictable"])) or shows_skill(sums, STRICT, ("agreement", "ranking", "predictable")):
         return False
     return _auroc(sums, "predictable", level) < SLIGHT_AUROC
@@ -200,7 +201,7 @@ def vague(ranking: Compared) -> bool:
 
 
 def _auroc(sums: Tensors, name: str, level: float) -> float:
-    """Return an approximate upper bound of an AUROC, exceeded with this probability."""
+    """Return an approximate upper bound of an AUROC, exceeded with probability `level`."""
     ranking = Compared.of(sums[name])
     return ranking.upper(level) / (2 * ranking.expected)
 

@@ -29,7 +29,7 @@ class CodeMade:
         self.says: tuple[Said, ...] = tuple(said for made in models for said in made.says)
 
     def same(self, digest: str, says: Sequence[Said]) -> bool:
-        """Return whether all models have these initial tensors and outputs."""
+        """Return whether all models have the initial tensors of `digest` and the outputs `says`."""
         return digest == self.digest and alike(says, self.says)
 
     def same_elsewhere(self, untaught: str, says: Sequence[Said]) -> bool:
@@ -71,7 +71,7 @@ def _without_comments(text: str) -> str:
 
 
 def code_fingerprint(made: CodeMade | None, method: Method, models: Sequence[str]) -> CodeFingerprint | None:
-    """Return the fingerprint of a run's custom code, or None; `models` are the names of its models' code."""
+    """Return the fingerprint of a run's custom code, None without such code; `models` names the code of its models."""
     text = text_of(method)
     if made is None and text is None:
         return None
@@ -99,7 +99,7 @@ def check_code(folder: Path, known: CodeFingerprint | None, made: CodeMade | Non
 
 def data_fingerprint(silos: data.Silos, measured: Collection[SiloId]) -> DataFingerprint:
     """Return the fingerprint of a run's data, in addition to the splits of evaluated silos. Silos of a population are
-    created on demand, so those not evaluated are not covered."""
+    created on demand, so silos that are not evaluated are not covered."""
     columns = [
         (name, [(column.name, column.categories) for column in encoder.table])
         for name, encoder in sorted(silos.encoders.items())

@@ -49,7 +49,7 @@ class Run:
 
     @property
     def preparation(self) -> data.Preparation:
-        """The preparation of new inputs for predictions and plots; has no data of the silos."""
+        """The preparation of new inputs for predictions and plots, without data of the silos."""
         return self.experiment.preparation
 
     @property
@@ -82,7 +82,7 @@ class Run:
 
     def evaluate(self, x: Tensor | Array | data.Inputs, y: Any, silo: SiloId) -> dict[str, Any]:
         """Evaluate the silo's predictions for inputs with labels y (N,): accuracy, log-likelihood, calibration error,
-        AUROC and all other metrics that `summary.json` has for a test split; "confusion" (C, C), rows are labels.
+        AUROC and all other metrics that `summary.json` has for a test split; the rows of "confusion" (C, C) are labels.
 
         Labels are class indices or names, or numbers if the target is a quantity. Writes no files.
         """
@@ -113,7 +113,7 @@ class Run:
         return predict
 
     def answers(self, silo: SiloId) -> Callable[..., Answers]:
-        """Return a function from such inputs to the `Prediction` of each available model, by `Decision`."""
+        """Return a function from inputs (see `predictor`) to the `Prediction` of each available model by `Decision`."""
         ask = self.experiment.answers(silo)
 
         def answer(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Answers:
@@ -139,20 +139,20 @@ class Run:
         (N,).
 
         `metrics` maps names to functions. Returns "silos", values by silo and name, and "mean", means over silos by
-        name; nothing is written. Raises ConfigurationError for a result that is not a finite number, and what `silos`
-        raises.
+        name; nothing is written. Raises ConfigurationError for a result that is not a finite number, and the errors of
+        `silos`.
         """
         silos = map(self.silos.named, self.experiment.measured)
         return own_figures(metrics, silos, self.experiment.predictor)
 
 
 def _asking(ask: Callable[..., Predicted], x: Any) -> Callable[..., Predicted]:
-    """Return how inputs are asked: those of splits at once, as in evaluations, and new ones in parts."""
+    """Return the function that predicts inputs x: tensors at once, as in evaluations, and other inputs in parts."""
     return ask if isinstance(x, Tensor | PartedInputs) else partial(in_parts, ask)
 
 
 def _about(prediction: Prediction, inputs: data.Inputs) -> Prediction:
-    """Return the prediction with what describes raw inputs; it abstains from inputs with unusable values."""
+    """Return the prediction with the notes on raw inputs; it abstains from inputs with unusable values."""
     told = prediction if inputs.why is None else prediction.refusing(inputs.why)
     return dataclasses.replace(told, input_notes=inputs.notes, unlike_columns=inputs.unlike_columns)
 

@@ -51,7 +51,7 @@ def in_parts(
 
 
 def _joined(parts: Sequence[Any], count: int) -> Any:
-    """Return the first `count` rows of what was found for all parts."""
+    """Return the first `count` rows of the results for all parts."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat(list(parts))[:count]

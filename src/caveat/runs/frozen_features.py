@@ -68,7 +68,7 @@ def features_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: to
     with one_thread(), deterministic(device):
         for part in (missing[i : i + size] for i in range(0, len(missing), size)):
             inputs = x[torch.tensor(part)]
-            inputs = inputs if keep else filled(inputs, size)  # of predictions: see `runs/fixed_size_batches.py`
+            inputs = inputs if keep else filled(inputs, size)  # for predictions, see `runs/fixed_size_batches.py`
             found[part] = encoder_on(encoder, device)(brought(inputs, device))[: len(part)].cpu().numpy()
             try:
                 if keep:

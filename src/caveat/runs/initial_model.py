@@ -28,13 +28,14 @@ def read_model(folder: Path) -> Tensors:
 
 
 def fits(module: nn.Module, tensors: Tensors) -> bool:
-    """Return whether a module has tensors of all these names and shapes."""
+    """Return whether a module has a tensor of the same name and shape for each of `tensors`."""
     there = tensors_of(module)
     return bool(tensors) and all(n in there and there[n].shape == t.shape for n, t in tensors.items())
 
 
 def initialized(module: nn.Module, tensors: Tensors) -> nn.Module:
-    """Return the module with these tensors; the others, which the other run kept at its silos, stay unchanged."""
+    """Copy `tensors` to the module, and return it. Its other tensors, which the other run kept at its silos, do not
+    change."""
     there = tensors_of(module)
     with torch.no_grad():
         for name, tensor in tensors.items():

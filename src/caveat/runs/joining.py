@@ -60,7 +60,7 @@ class Finished:
 
     @classmethod
     def of(cls, run: Run) -> Finished:
-        """Read a finished run. Raises ConfigurationError without the last server state, DataError if damaged."""
+        """Read a finished run. Raises ConfigurationError without the last server state, DataError for damaged files."""
         inner = run.experiment
         saved = ServerStore(run.folder / "state").load() if (run.folder / "state").is_dir() else None
         if saved is None:
@@ -127,9 +127,9 @@ class JoinRun(LocalRun):
 def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, progress: Progress | None = None) -> Run:
     """Add silos to the federation of a finished run, with `rounds` training rounds; `out` is their folder.
 
-    By default 5 rounds, or as many as the federation took, and the newcomers of the run. The same call continues an
-    interrupted one. Raises ConfigurationError or DataError, before anything runs, for silos with data unlike the
-    federation's, and for an unsuitable folder.
+    By default, the run's newcomers join, with 5 rounds, or fewer if the federation took fewer. If the call is
+    interrupted, repeat it to continue. Raises ConfigurationError or DataError, before anything runs, for silos with
+    data unlike the federation's, and for an unsuitable folder.
     """
     finished = Finished.of(run)
     joining = newcomers_of(run) if silos is None else _with_bars(silos, finished.preparation.target)
@@ -178,7 +178,7 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
         partition=Partition(),
         ood=OodSettings(),
     )  # fmt: skip
-    if (known := run.preparation.subgroups) is not None:  # the silo need not have all of them
+    if (known := run.preparation.subgroups) is not None:  # the silo need not have all subgroups
         plain = dataclasses.replace(
             plain, subgroup_values=known.values, subgroup_edges=known.edges, subgroup_quantiles=None
         )

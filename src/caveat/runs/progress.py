@@ -29,7 +29,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """No output."""
+    """Progress without output."""
 
     def begin(self, title: str, rounds: int) -> None: ...
 
@@ -41,7 +41,7 @@ class Silent:
 
 
 class Plain:
-    """A line per round (or other `unit`) and note, for logs and pipes."""
+    """Progress as a line per round (or other `unit`) and note, for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None, unit: str = "round") -> None:
         self._stream = stream or sys.stderr
@@ -65,7 +65,7 @@ class Plain:
 
 
 class Live:
-    """A bar that stays in place, with notes scrolling above it."""
+    """Progress as a bar that stays in place, with notes scrolling above it."""
 
     def __init__(self) -> None:
         from rich.console import Console

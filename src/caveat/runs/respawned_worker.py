@@ -41,8 +41,8 @@ def serve_respawned(about: Mapping[str, Any]) -> None:
 
 
 def rebuilt_executor(rebuild: Mapping[str, Any]) -> Executor:
-    """Return the executor of a run. The user named all code that is imported here when starting the run. Raises
-    RunError if the data have changed, and what reading them raises."""
+    """Return the executor of a run. When starting the run, the user named all code that is imported here. Raises
+    RunError if the data have changed, and the errors of reading them."""
     for plugin in rebuild["plugins"]:
         use(plugin)
     folder = Path(rebuild["folder"])

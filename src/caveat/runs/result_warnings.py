@@ -1,4 +1,4 @@
-"""Warnings about the result of a finished run: `warnings` of summary.json, which page and terminal show.
+"""Warnings about the result of a finished run: `warnings` of summary.json, which the report and the terminal show.
 
 A check is a function of the `RunResult` that yields a `Caution` for each problem that a user should know before using
 the model; to add one, append a function to `CHECKS`. A method adds its own by `Method.cautions`. Checks of models use
@@ -127,7 +127,7 @@ def promises(result: RunResult) -> Iterator[tuple[str, int]]:
 
 
 def extreme_temperatures(result: RunResult) -> Iterator[Caution]:
-    """Warn of models whose probabilities only an extreme temperature makes likely."""
+    """Warn of models whose probabilities fit the labels only with an extreme temperature."""
     found = result.summary.temperature.items()
     extreme = {model: value for model, value in found if not 1 / USUAL <= value <= USUAL}
     if extreme:
@@ -164,7 +164,7 @@ def absent_classes(result: RunResult) -> Iterator[Caution]:
 
 
 def pooled_classes(result: RunResult) -> Iterator[Caution]:
-    """Warn of classes that share a quantile, so the coverage of sets per class is not about each of them."""
+    """Warn of classes that share a quantile, so the coverage of sets per class does not hold for each of them."""
     if (sets := result.summary.sets) is None or not sets.per_class:
         return
     texts, silos = [], list[SiloId]()

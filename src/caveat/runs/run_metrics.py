@@ -23,7 +23,7 @@ from ..uncertainty import histograms
 SWITCH = "switch"
 """The name, among models, of the choice between the local and the global model."""
 MIXED = {"mix": (schema.INSIDE, "ood_local")}
-"""Streams that are unions of others."""
+"""Streams that are unions of other streams."""
 BOTH = ("local", "global")
 """The names of a silo's two models, if it has two."""
 STEP, FINE = 10, 0.5
@@ -33,7 +33,8 @@ BySilo = Mapping[SiloId, Mapping[str, Tensors]]
 
 
 def by_model(method: Method, payload: Payload, stream: str = schema.INSIDE) -> dict[str, Tensors]:
-    """Return the sums of the silo's predictions, first, and of each of two models; empty without the stream."""
+    """Return the sums of the silo's predictions, which are first, and of each model if there are two; empty without the
+    stream."""
     if stream in MIXED:
         parts = [by_model(method, payload, part) for part in MIXED[stream]]
         return {name: metrics.merge(part[name] for part in parts) for name in parts[0]} if all(parts) else {}
@@ -207,7 +208,7 @@ class Classification:
     """Target sensitivity of thresholds; None for Youden's J."""
 
     def figures(self, silo: SiloId) -> dict[str, float]:
-        """Return the metrics of a silo; empty without such sums."""
+        """Return the metrics of a silo; empty if the silo sent no sums for them."""
         return metrics.classification(self.sums[silo], self.positive) if silo in self.sums else {}
 
     @property
@@ -361,8 +362,8 @@ def _number(value: Any, name: str, silo: SiloId) -> float:
 
 
 def evaluated(prediction: Prediction, y: Tensor, positive: int = 1) -> dict[str, Any]:
-    """Return metrics by name, and "confusion" (C, C), rows are labels, unless there are too many classes. `positive` is
-    the index of the positive class of two."""
+    """Return metrics by name, and "confusion" (C, C), whose rows are labels, unless there are too many classes.
+    `positive` is the index of the positive class of two."""
     sums = metrics.measure(prediction, y)
     found: dict[str, Any] = {"examples": len(y), **metrics.figures(sums), **metrics.errors(sums)}
     if prediction.target is not None:

@@ -82,7 +82,7 @@ class RunSpec:
             )
 
     def _check_secure(self) -> None:
-        """Raise ConfigurationError for settings that need single silos."""
+        """Raise ConfigurationError for settings with which the server needs messages of single silos."""
         settings = (
             ("evaluation.metrics", self.evaluation.metrics or self.metrics, "are functions of a silo's predictions"),
             ("federation.newcomers", self.newcomers, "are evaluated one by one"),
@@ -159,7 +159,7 @@ class RunSpec:
         return self.expected or silos - len(self.newcomers)
 
     def noise_shares(self, silos: int) -> int:
-        """Return the number of silos, of `silos`, whose noise has the deviation that `privacy` asks for."""
+        """Return the number of silos, out of `silos`, whose noise adds up to the noise that `privacy` requires."""
         return self.privacy.shares(self.cohort_size(silos), threshold(self.population(silos)))
 
     def measured(self, names: Sequence[SiloId]) -> list[SiloId]:
@@ -250,7 +250,7 @@ class RunSpec:
         return assign(self.personal, self.model, names) if self.method.personal else {}
 
     def build_personal_models(self, info: FederationInfo) -> dict[SiloId, nn.Module]:
-        """Return the modules of personalized models, shared by silos of one architecture; empty without any."""
+        """Return the modules of personalized models, shared by silos with the same architecture; empty without them."""
         built: dict[ModelSettings, nn.Module] = {}
         personal = self.personal_settings(info.names)
         for settings in personal.values():

@@ -43,7 +43,8 @@ WAITS = ("federation.round_timeout", "federation.start_timeout")
 
 
 def described(spec: RunSpec) -> dict[str, Any]:
-    """Return a specification as plain values. Raises ConfigurationError if a custom method has other field values."""
+    """Return a specification as plain values. Raises ConfigurationError if a field of a custom method has another
+    value."""
     found = {"method": _described_method(spec.method), **{name: _plain(getattr(spec, name)) for name in FIELDS}}
     found["baselines"] = {method.name: _described_method(method) for method in spec.baselines}
     try:

@@ -28,7 +28,7 @@ def start(
     loaded; `given` are the user's arguments.
 
     Raises ConfigurationError or DataError before anything is written; RunError once the run has started, or if another
-    process starts one there.
+    process starts a run in the folder.
     """
     _check_engine(config)
     devices = find_devices(config.engine.device, config.engine.workers)

@@ -172,7 +172,7 @@ def _known_reference(record: schema.ReferenceRecord | None) -> Reference:
 
 
 def without_references(record: schema.PreparationFile) -> schema.PreparationFile:
-    """Return the same contents without values of the silos' rows."""
+    """Return the contents without values of the silos' rows."""
     value = schema.as_json(record)
     for silo in (value.get("table") or {"silos": {}})["silos"].values():
         silo.pop("reference", None)

@@ -92,14 +92,14 @@ def measured_in(replies: Replies) -> dict[SiloId, Payload]:
 
 
 def infos_of(info: FederationInfo, silos: Iterable[SiloId], payloads: Mapping[SiloId, Payload]) -> list[SiloInfo]:
-    """Return the metadata of these silos, or of all of them together if only a sum is known."""
+    """Return the metadata of `silos`, or of all of them together if only a sum is known."""
     infos = [info.silo_infos[name] for name in silos]
     return [SiloInfo.of_sum(infos)] if TOGETHER in payloads else infos
 
 
 def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, Any]) -> list[schema.RoundRow]:
-    """Return a silo's rows of rounds.jsonl: for its predictions, and for each of two models. `about` has the round,
-    phase and split."""
+    """Return a silo's rows of rounds.jsonl: for its predictions and, if there are two models, for each of them. `about`
+    has the round, phase and split."""
     extra = _of_method(method, payload)
     extra.pop("codeword_use", None)  # large, and already in the summary
     found = list[schema.RoundRow]()
@@ -188,7 +188,7 @@ def summarize(
 
 
 def _secure(method: Method, tested: Replies) -> schema.SecureRecord | None:
-    """Return the record of secure aggregation; None without."""
+    """Return the record of secure aggregation; None without secure aggregation."""
     if tested.totals is None:
         return None
     names = dict.fromkeys(step.name for step in method.schedule())
@@ -258,7 +258,7 @@ def _newcomers_mean(
 
 
 def _null(sums: Tensors) -> dict[str, Any]:
-    """Return the ECE of a calibrated model; empty for a quantity, which has none."""
+    """Return the ECE that a calibrated model would have; empty for a quantity, which has no ECE."""
     return {} if "crps" in sums else {"ece_null": metrics.ece_null(sums) or None}
 
 

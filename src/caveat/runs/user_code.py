@@ -117,7 +117,7 @@ def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., 
 
 
 def _same_code(name: str, codes: Iterable[str]) -> str | None:
-    """Return the code of a folder with this name, maybe in a file that has been moved."""
+    """Return the code in `codes` with this name, perhaps in a file that has been moved; None if there is none."""
     place, wanted = split_name(name)
     elsewhere = (code for code in codes if is_file(place) and _last(code) == (Path(place).name, wanted))
     return name if name in codes else next(elsewhere, None)

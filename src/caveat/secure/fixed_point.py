@@ -57,7 +57,7 @@ class Segment(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The groups and tensors of a payload, in the order of the vector. All silos must have the same."""
+    """The groups and tensors of a payload, in the order of the vector. All silos must have the same layout."""
 
     groups: tuple[str, ...]
     entries: tuple[Segment, ...]
@@ -71,7 +71,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Layout":
-        """Parse a layout from a silo. Raises DataError for any other text."""
+        """Parse a layout from a silo. Raises DataError for an invalid text."""
         try:
             groups, entries = json.loads(text)
             found = cls(
@@ -83,7 +83,7 @@ class Layout(NamedTuple):
         sizes = [prod(each.shape) for each in found.entries if min(each.shape, default=0) >= 0]
         known = all(each.dtype in TYPES and each.group in found.groups for each in found.entries)
         if not known or len(sizes) < len(found.entries) or found.words > MOST_WORDS:
-            raise DataError("invalid layout of a sum: expected shapes and types of tensors")
+            raise DataError("invalid layout of a sum: expected valid shapes and types of tensors")
         return found
 
     def form(self) -> Payload:
@@ -112,7 +112,7 @@ def _tensors(payload: Payload) -> list[tuple[str, str, torch.Tensor]]:
 def encode(payload: Payload, weight: int, silos: int) -> Words:
     """Return a payload as fixed-point numbers, times its weight, for a sum over at most `silos` silos. Raises RunError,
     naming the tensor, for numbers that are not finite or so large that the sum could overflow, and for a weight that
-    is not from 1 to `MOST_WEIGHT`. The texts have no numbers of the silo."""
+    is not from 1 to `MOST_WEIGHT`. The messages contain no numbers of the silo."""
     if not 1 <= weight <= MOST_WEIGHT:
         raise RunError(f"the weight of a silo in a sum must be from 1 to {MOST_WEIGHT:,}")
     most = (2**63 - 1) // silos
@@ -131,7 +131,7 @@ def encode(payload: Payload, weight: int, silos: int) -> Words:
         else:
             whole = tensor.detach().to(torch.int64).numpy().reshape(-1)
             if whole.size and max(abs(int(whole.min())), abs(int(whole.max()))) > most:
-                raise RunError(f"{group}/{name} has an integer above {most:,}, too large for a sum")
+                raise RunError(f"{group}/{name} has an integer outside of ±{most:,}, which is too large for a sum")
             parts.append(whole)
     return np.concatenate(parts).view(np.uint64)
 
@@ -171,7 +171,7 @@ def sum_in_the_clear(
     payloads: Mapping[str, Payload], weights: Mapping[str, int], silos: int
 ) -> tuple[Layout, DecodedSum]:
     """Return the sum that masked vectors of these payloads have, bit by bit, because masks cancel exactly. Raises
-    RunError for payloads with different layouts, see `encode`."""
+    RunError for payloads with different layouts, and as `encode` does."""
     layout, total = None, None
     for silo, payload in sorted(payloads.items()):
         own, words = layout_of(payload), encode(payload, weights[silo], silos)

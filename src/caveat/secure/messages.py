@@ -44,7 +44,7 @@ class Advert(NamedTuple):
     masks: tuple[bytes, ...]
     """The key for masks of each slot."""
     known: int
-    """The number of silos that it knows, itself included."""
+    """The number of silos that the silo knows, including itself."""
     key: str = ""
     """The public key of the signature."""
     signature: str = ""
@@ -59,7 +59,7 @@ class Advert(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Advert":
-        """Parse a silo's keys. Raises DataError for any other text."""
+        """Parse a silo's keys. Raises DataError for an invalid text."""
 
         def parsed() -> Advert:
             silo, keys, known, key, signature = json.loads(text)
@@ -90,7 +90,7 @@ class Roster:
 
     @property
     def silos(self) -> int:
-        """The number of silos of the federation: the largest that one of them knows."""
+        """The number of silos of the federation: the largest number that a silo of the session knows."""
         return max(len(self.adverts), *(each.known for each in self.adverts))
 
     @property
@@ -106,7 +106,7 @@ class Roster:
 
     @classmethod
     def of_text(cls, text: str) -> "Roster":
-        """Parse a session's keys. Raises DataError for any other text."""
+        """Parse a session's keys. Raises DataError for an invalid text."""
 
         def parsed() -> Roster:
             federation, number, adverts = json.loads(text)
@@ -127,7 +127,7 @@ class Opened(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Opened":
-        """Parse a silo's shares. Raises DataError for any other text."""
+        """Parse a silo's shares. Raises DataError for an invalid text."""
 
         def parsed() -> Opened:
             seeds, keys = json.loads(text)
@@ -145,7 +145,7 @@ def unhexed(found: Mapping[SiloId, str]) -> dict[SiloId, bytes]:
 
 
 def sealed_of_text(text: str) -> dict[SiloId, bytes]:
-    """Parse sealed messages by silo. Raises DataError for any other text."""
+    """Parse sealed messages by silo. Raises DataError for an invalid text."""
     return _parsed(lambda: unhexed(json.loads(text)), text, "sealed shares")
 
 
@@ -173,7 +173,7 @@ def bound_request(request: bytes, layout: Layout, silos: int) -> bytes:
 
 def mask_context(roster: Roster, members: Sequence[SiloId], slot: int, request: bytes) -> bytes:
     """Return the context of masks: the keys of all silos, the silos that mask, the slot, and the digest of
-    the request with everything that was sent to the silo. Masks of silos that saw different ones do not cancel."""
+    the request with everything that was sent to the silo. Masks of silos with different contexts do not cancel."""
     return digest("masks", roster.digest, *sorted(members), slot, request)
 
 

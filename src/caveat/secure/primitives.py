@@ -1,6 +1,6 @@
 """Keys of one aggregation, masks that are derived from them, and sealed messages between two silos.
 
-X25519 (RFC 7748), HKDF with SHA-256 (RFC 5869), ChaCha20 and ChaCha20-Poly1305 (RFC 8439), from `cryptography`.
+`cryptography` provides X25519 (RFC 7748), HKDF with SHA-256 (RFC 5869), ChaCha20 and ChaCha20-Poly1305 (RFC 8439).
 """
 
 import hashlib
@@ -65,7 +65,7 @@ def derived(secret: bytes, *purpose: object) -> bytes:
 
 
 def add_mask(words: Words, key: bytes, sign: int) -> None:
-    """Add (or subtract, with a sign of -1) the stream of a key to words, in place. A key makes one mask."""
+    """Add (or subtract, with a sign of -1) the stream of a key to words, in place. A key must make one mask only."""
     encryptor = Cipher(ChaCha20(key, bytes(16)), None).encryptor()
     for at in range(0, len(words), BLOCK):
         here = words[at : at + BLOCK]

@@ -27,7 +27,8 @@ class SecureSession:
     slot: int = 0
     """The slot of the next aggregation."""
     misfits: dict[SiloId, list[SiloId]] = field(default_factory=dict)
-    """By silo whose shares of the last sum do not fit those of the others, the silos whose secrets they are of."""
+    """For each silo whose shares of the last sum do not fit those of the other silos, the silos to whose secrets these
+    shares belong."""
 
     @property
     def spent(self) -> bool:
@@ -60,7 +61,7 @@ class SecureSession:
             )
 
     def begin(self) -> int:
-        """Return the slot of an aggregation, which no other one uses."""
+        """Return the slot of an aggregation, which no other aggregation uses."""
         self.slot += 1
         return self.slot - 1
 
@@ -76,7 +77,8 @@ class SecureSession:
         self, slot: int, request: bytes, vectors: Mapping[SiloId, Words], opened: Mapping[SiloId, Opened]
     ) -> Words:
         """Return the sum of the `survivors`' vectors, from the shares that silos gave. If more silos than needed gave
-        shares, one with wrong shares is left out. Raises TooFewSilos, and MasksRemain if shares or masks do not fit."""
+        shares, a silo with wrong shares is left out. Raises TooFewSilos, and MasksRemain if shares or masks do not
+        fit."""
         alive = sorted(vectors)
         lost = set(self.members) - set(alive)
         fits = [
@@ -139,7 +141,7 @@ class SecureSession:
     def _combined(
         self, by: Sequence[SiloId], lost: Collection[SiloId], opened: Mapping[SiloId, Opened]
     ) -> Iterator[tuple[SiloId, bytes | None]]:
-        """Yield each member's secret from the shares of some silos; None if they are not of a secret."""
+        """Yield each member's secret from the shares of some silos; None if these are not shares of a secret."""
         weights = shares.weights([1 + self.roster.names.index(silo) for silo in by])
         for silo in self.members:
             parts = [opened[each].keys[silo] if silo in lost else opened[each].seeds[silo] for each in by]
@@ -149,7 +151,7 @@ class SecureSession:
         self, rest: Sequence[SiloId], by: Sequence[SiloId], lost: Collection[SiloId],
         opened: Mapping[SiloId, Opened], secrets: Mapping[SiloId, bytes],
     ) -> dict[SiloId, list[SiloId]]:  # fmt: skip
-        """Return, by silo of the rest, the members whose secrets its shares change, together with those of `by`."""
+        """Return, for each silo in `rest`, the members for whom its shares and those of `by` give other secrets."""
         found = dict[SiloId, list[SiloId]]()
         for silo in rest:
             wrong = [name for name, each in self._combined([silo, *by], lost, opened) if each != secrets[name]]

@@ -1,6 +1,6 @@
 """Shamir's secret sharing over a prime field (Shamir, How to Share a Secret, 1979).
 
-Any `threshold` of the shares give the secret, fewer give nothing. The field has more elements than 32-byte secrets, so
+Any `threshold` shares reveal the secret, fewer reveal nothing. The field has more elements than 32-byte secrets, so
 each secret is one element. The weights of a reconstruction depend only on who gives shares, so they are computed once
 for the secrets of all silos.
 """

@@ -34,10 +34,10 @@ class Identity(Protocol):
         """Return the silo's public key and its signature of a text."""
 
     def check(self, silo: SiloId, key: str, signature: str, text: bytes) -> str:
-        """Return why this is not a signature by that silo, or ""."""
+        """Return why `signature` is not a signature of `text` by `silo`; "" if it is."""
 
     def count(self) -> int:
-        """Return the number of silos whose keys it knows, itself included."""
+        """Return the number of silos whose keys the silo knows, including itself."""
 
 
 @dataclass
@@ -48,11 +48,11 @@ class SlotUse:
     work: str
     """The round and task whose result the silo masked."""
     context: str
-    """What the masks depend on, see `mask_context`."""
+    """The context on which the masks depend, see `mask_context`."""
     agreed: str = ""
     """The sum that the silo signed, see `agreement`."""
     opened: bool = False
-    """Whether it has given shares."""
+    """Whether the silo has given shares."""
 
 
 @dataclass
@@ -70,16 +70,16 @@ class SiloSecrets:
     seeds: list[str] = field(repr=False)
     """The seed of the silo's own mask of each slot."""
     sent: str
-    """Its public keys."""
+    """The silo's public keys."""
     roster: str = ""
     members: list[SiloId] = field(default_factory=list)
     """The silos that mask: those whose shares it has received."""
     held: dict[SiloId, list[str]] = field(default_factory=dict, repr=False)
     """By silo, the share of its seed followed by that of its key, for each slot."""
     used: list[SlotUse] = field(default_factory=list)
-    """The slots in which it has sent a masked vector."""
+    """The slots in which the silo has sent a masked vector."""
     summed: list[str] = field(default_factory=list)
-    """The works for which it has given shares, in this session or before."""
+    """The works for which the silo has given shares, in this session or before."""
 
 
 def begun(federation: str, number: int, silo: SiloId, identity: Identity, known: SiloSecrets | None) -> SiloSecrets:
@@ -196,7 +196,7 @@ class SecureSilo:
         return found
 
     def check_noise(self, shares: int) -> None:
-        """Raise SecureRefused if a sum can be opened over fewer silos than `shares` besides this one."""
+        """Raise SecureRefused if a sum can be opened over fewer silos than `shares` in addition to this one."""
         roster = self._roster()
         if shares >= roster.threshold:
             raise self.refuse(
@@ -225,7 +225,7 @@ class SecureSilo:
             if name != own.silo:
                 text = unseal(self._channel(roster, name), inbox.get(name, b""), self._about(roster, name, own.silo))
                 if text is None or len(text) != 2 * SLOTS * shares.BYTES:
-                    raise self.refuse(f"the shares of silo {name!r} are missing or not from it")
+                    raise self.refuse(f"the shares of silo {name!r} are missing, or were not sent by this silo")
                 own.held[name] = _apart(text)
         own.members, own.channel = list(members), ""
 
@@ -241,8 +241,8 @@ class SecureSilo:
         return self.identity.sign(signed_agreement(own.federation, own.number, own.silo, about))[1]
 
     def _sum(self, slot: int, survivors: Sequence[SiloId]) -> tuple[SlotUse, bytes]:
-        """Return a slot and the digest of its sum. Raises SecureRefused for a sum that this silo is not in, over too
-        few, or of a work that was summed before."""
+        """Return a slot and the digest of its sum. Raises SecureRefused for a sum without this silo, over too few
+        silos, or of a work that was summed before."""
         own, roster = self.own, self._roster()
         use = next((each for each in own.used if each.slot == slot), None)
         if use is None or own.silo not in survivors:

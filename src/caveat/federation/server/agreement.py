@@ -26,7 +26,7 @@ FILE = ".rows"
 
 
 COUNTED = SPLITS
-"""Splits for sums: models, sums after training, and metrics of all silos' test inputs."""
+"""The splits whose inputs are counted in sums: of models, of sums after training, and of metrics of test inputs."""
 ROUNDED = 2
 """Difference in rows between two silos' splits that rounding can cause."""
 
@@ -87,7 +87,7 @@ def shares(card: SiloInfo, classes: Sequence[str]) -> dict[str, float]:
 
 
 def shares_text(card: SiloInfo, classes: Sequence[str]) -> str:
-    """Return these shares as text; "" for many classes."""
+    """Return the `shares` of a silo as text; "" for many classes."""
     if len(classes) > MOST_CLASSES:
         return ""
     return ", ".join(f"{name} {share:.0%}" for name, share in shares(card, classes).items())
@@ -189,8 +189,8 @@ class Members:
             self.save()
 
     def take(self, silo: SiloId, words: Mapping[str, Any], summed: int | None = None) -> None:
-        """Store a silo's sizes and splits; later ones must be the same, or have rows removed. `summed` is the number of
-        training targets in the sums that it sent before, if any."""
+        """Store a silo's sizes and splits; those that it sends later must be the same, except for removed rows.
+        `summed` is the number of training targets in the sums that it sent before, if any."""
         card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
         record = _said(words["record"])
         if card.name != silo:
@@ -262,7 +262,7 @@ class Members:
         self.terms = dataclasses.replace(self.agreed(agreement), federation=found.federation)
 
     def agreed(self, agreement: SharedSchema) -> Terms:
-        """Return the terms with an agreement, and with the fingerprints of custom models for such data."""
+        """Return the terms with an agreement, and with the fingerprints of custom models for data with its schema."""
         terms = dataclasses.replace(self.terms, agreement=agreement, code="", says=(), grid=())
         info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
         made = spec_of(terms.config, terms.method).code_made(info)

@@ -42,7 +42,7 @@ TOLD = {
     "c_index": "C-index", "integrated_brier": "Brier score", "reference_integrated_brier": "without inputs",
     "interval_coverage": "coverage of intervals", "nll": "nll",
 }  # fmt: skip
-"""Metrics that are told after a delivery, and their names."""
+"""Metrics that are reported after a delivery, and their names."""
 
 
 def deliver(
@@ -201,9 +201,9 @@ class Past:
     """The rounds that a silo has run in a federation so far."""
 
     done: list[int] = field(default_factory=list)
-    """Positions in the schedule of the rounds whose states it has; repeating a round undoes later ones."""
+    """Positions in the schedule of the rounds whose states the silo has; repeating a round undoes later rounds."""
     trained: bool = False
-    """Whether it trained with the others, or has finished joining."""
+    """Whether the silo trained with the others, or has finished joining."""
     last_trained: int = NEVER
     """The last training round in `done`, or NEVER."""
 
@@ -213,7 +213,7 @@ class Past:
         return NEVER if self.last_trained == NEVER else self.done[-1]
 
     def add(self, t: int, trains: bool) -> None:
-        """Record a round that it ran."""
+        """Record a round that the silo ran."""
         self.done = [*(each for each in self.done if each < t), t]
         self.last_trained = t if trains else self.last_trained
 

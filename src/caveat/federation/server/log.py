@@ -51,7 +51,7 @@ def check_free(folder: Path) -> None:
 
 @contextmanager
 def logged(folder: Path) -> Iterator[Dated]:
-    """Also write the server's messages and the outcome to the private file next to its folder."""
+    """Also write the server's messages and the outcome to the private file next to the run's folder."""
     path = log_of(folder)
     refuse_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def logged(folder: Path) -> Iterator[Dated]:
 
 
 def say(folder: Path, text: str) -> None:
-    """Add a line to the server's messages about a command that changed its folder."""
+    """Add a line to the server's messages about a command that changed the run's folder."""
     path = log_of(folder)
     refuse_link(path)
     with open(path, "a", encoding="utf-8", opener=privately) as file:

@@ -81,7 +81,7 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
 
 
 def _check_skill(sums: Tensors, classes: int, silo: SiloInfo, tested: bool) -> None:
-    """Raise DataError for comparisons of another split or model."""
+    """Raise DataError for sums of skill over another split, or of another model."""
     if not tested or int(sums["inputs"]) != silo.examples["validation"]:
         raise DataError(f"skill on {int(sums['inputs'])} inputs, expected {silo.examples['validation']}")
     for name in ("in_sets", "calibration"):
@@ -104,7 +104,7 @@ def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, te
 EVERY_ROUND = 0.0
 """Seconds between durable checkpoints, because silos keep only the states of the last rounds."""
 PATIENCE = 600.0
-"""Default in seconds."""
+"""Default of `federation.start_timeout` in seconds."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class FlowerRun(BaseRun):
 
     @property
     def fixed(self) -> list[str]:
-        """All except the record of splits, which grows when silos join."""
+        """All fixed files except the record of splits, which grows when silos join."""
         return [name for name in super().fixed if name != "splits.json"]
 
     def engine(self) -> AbstractContextManager[Engine]:
@@ -300,7 +300,7 @@ def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progre
 
 
 def parts_of(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
-    """Yield the methods of a run, with their folders and the configuration for their rounds."""
+    """Yield the methods of a run, with their folders, and the configuration with their numbers of rounds."""
     for name in (config.method.name, *config.baselines):
         part = folder if name == config.method.name else folder / "baselines" / name
         own = config

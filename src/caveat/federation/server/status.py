@@ -57,7 +57,7 @@ def _how_far(folder: Path, said: list[str]) -> list[str]:
 
 
 def _secured(folder: Path) -> list[str]:
-    """Return of which messages the server saw only sums; nothing without secure aggregation."""
+    """Return a line on the messages of which the server saw only sums; none without secure aggregation."""
     sent = read_sent(folder / "ledger.jsonl") if (folder / "ledger.jsonl").exists() else None
     uses = [] if sent is None else [(purpose, sent.forms[form].summed) for form, purpose in sent.uses]
     if sent is None or not any(summed for _, summed in uses):

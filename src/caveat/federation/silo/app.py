@@ -127,14 +127,14 @@ class Withheld(RunError):
 @contextmanager
 def without_details() -> Iterator[None]:
     """Keep the text of errors at the silo, because it may contain file names or values of single samples. The server
-    learns the kind of the error and, if a limit of the silo is the reason, which one."""
+    learns the kind of the error and, if a limit of the silo is the reason, the key of this limit."""
     try:
         yield
     except Exception as error:
-        # Its text may come from the server.
+        # The text of the error may come from the server.
         print(escaped(_said(error)), file=sys.stderr, flush=True)
         logging.getLogger("flwr").addFilter(_said_already)
-        # Without the cause, which would be sent along.
+        # The cause would also be sent.
         raise Withheld(_told(error)) from None
 
 
@@ -149,7 +149,7 @@ def _said(error: Exception) -> str:
 
 
 def _said_already(record: logging.LogRecord) -> bool:
-    """Remove tracebacks from Flower's log if the silo's log has the error."""
+    """Remove tracebacks from Flower's log if the silo's log has the error; return True, which keeps the record."""
     if record.exc_info and isinstance(error := record.exc_info[1], Withheld):
         record.msg, record.args, record.exc_info = "Sent to the server: %s", (str(error),), None
     return True

@@ -40,15 +40,15 @@ class SiloData:
         return self.file.state / terms.federation
 
     def silos(self, terms: Terms) -> Silos:
-        """Read its data again, with the preprocessing of new inputs."""
+        """Read the silo's data again, with the preprocessing of new inputs."""
         return own_silos(self.settings(terms), terms.config.seed, self.file.silo, agreement(terms))
 
     def settings(self, terms: Terms) -> DataSettings:
-        """Return the settings for its own source."""
+        """Return the settings for the silo's own source."""
         return self.file.settings(terms.config.data)
 
     def stored(self, terms: Terms, prepares: Preparation) -> Silos:
-        """Return its data as of joining, if they are still stored; otherwise read them again."""
+        """Return the silo's data when it joined, if they are still stored; otherwise read the source again."""
         frozen = self.frozen(terms)
         known = frozen.known()
         if known is None or not frozen.tensors(known).exists():
@@ -61,7 +61,7 @@ class SiloData:
         )  # fmt: skip
 
     def frozen(self, terms: Terms) -> FrozenData:
-        """Return its stored splits under these terms."""
+        """Return the silo's stored splits under these terms."""
         about = [
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.target,
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
@@ -82,7 +82,8 @@ class SiloData:
         )  # fmt: skip
 
     def silo(self, terms: Terms) -> Silo:
-        """Return its splits, from the disk after the first time, if the source is unchanged or may change."""
+        """Return the silo's splits, after the first time from its disk. Raises DataChanged if the source has changed
+        and `data.changed` does not allow the change."""
         frozen = self.frozen(terms)
         known = frozen.known()
         if known is None or not frozen.tensors(known).exists():
@@ -92,7 +93,7 @@ class SiloData:
         return self._augmented(terms, frozen.read(known))
 
     def read_anew(self, terms: Terms) -> Silo:
-        """Read its source again with the checks of joining, without storing anything."""
+        """Read the silo's source again with the checks of joining, without storing anything."""
         frozen = self.frozen(terms)
         _, own = self._read(terms, frozen.settings)
         frozen.check(own.silos[0])
@@ -103,7 +104,7 @@ class SiloData:
         return pool, silos_of(pool, settings, terms.config.seed, agreement(terms), self.rearranged(settings))
 
     def _freeze(self, terms: Terms, frozen: FrozenData, again: DataFile | None) -> DataFile:
-        """Read its source, and store the splits."""
+        """Read the silo's source, and store the splits."""
         source, settings = frozen.state(), frozen.settings
         pool, own = self._read(terms, settings)
         known, data = frozen.made(pool, own, source, again)
@@ -126,13 +127,13 @@ class SiloData:
         return dataclasses.replace(silo, train=train)
 
     def sizes_once_dropped(self, terms: Terms) -> dict[str, str | int]:
-        """Return current sizes and hashes if rows were removed since it joined; otherwise nothing."""
+        """Return current sizes and hashes if rows were removed since the silo joined; otherwise an empty dictionary."""
         frozen = self.frozen(terms)
         known = frozen.known()
         return self.sizes(terms, self._augmented(terms, frozen.read(known))) if known and known.dropped else {}
 
     def sizes(self, terms: Terms, silo: Silo) -> dict[str, str | int]:
-        """Return sizes, class counts and the hashes of its splits, as JSON."""
+        """Return sizes, class counts and the hashes of the silo's splits, as JSON."""
         known, classes = self.frozen(terms).known(), len(agreement(terms).classes)
         dropped = {} if known is None else known.dropped
         card = dataclasses.replace(SiloInfo.of(silo, classes), dropped=dropped)

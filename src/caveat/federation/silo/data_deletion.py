@@ -24,7 +24,7 @@ from .store import KEPT, OwnBooks
 
 
 def delete_data(folder: Path) -> list[str]:
-    """Delete the rows that a silo stored for a federation, or for every federation in a folder; yield a line per file.
+    """Delete the rows that a silo stored for a federation, or for every federation in a folder; return a line per file.
 
     The preprocessing of inputs is kept without values of columns. The model and the silo's state are kept, with
     distances in place of the features of calibration inputs: predictions stay bit-identical. If no model is stored yet,

@@ -1,6 +1,6 @@
 """The fork server of a silo: a daemon that imports caveat and torch once, and forks for each message.
 
-Flower starts a process for every message, which spends most of its time on importing torch. At a silo started by
+For every message, Flower starts a process that spends most of its time on importing torch. At a silo started by
 `silo.sh`, that process is `forward_message.py`: it sends its arguments, folder, environment and open files to the
 daemon over a socket. The daemon forks; the child runs Flower's own command and exits. Only imported modules persist
 between messages: no data, models or states, and no code that is part of a run.
@@ -45,7 +45,7 @@ State = tuple[int, int, int] | None
 
 
 class Request(NamedTuple):
-    """The arguments and environment of a message's process."""
+    """The arguments, the folder and the environment of the process that Flower starts for a message."""
 
     arguments: list[str]
     folder: str

@@ -44,7 +44,7 @@ def inside(folder: str) -> Iterator[None]:
 
 
 def is_starting() -> bool:
-    """Return whether a daemon holds the lock of this folder."""
+    """Return whether a daemon holds the lock of the current folder."""
     try:
         with open(LOCK, "ab") as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""A silo's splits as of joining, stored on its own disk, and the differences of its source since then.
+"""A silo's splits when it joined, stored on its own disk, and the changes of its source since then.
 
-Counts of differences stay at the silo.
+Counts of changes stay at the silo.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ def holds_of(files: Sequence[Path]) -> str:
 
 
 def state_of(files: Sequence[Path]) -> SourceState:
-    """Return both hashes of files."""
+    """Return the two hashes of files: of names, sizes and times, and of names and contents."""
     return SourceState(looks=looks_of(files), holds=holds_of(files))
 
 
@@ -98,7 +98,8 @@ def _tensor(hashes: Sequence[bytes]) -> torch.Tensor:
 
 
 def change_of(then: Tensors, now: Tensors) -> SourceChange:
-    """Return how rows differ, in any order; if fewer equal rows are left, the last ones count as missing."""
+    """Return how the rows `now` differ from the rows `then`, in any order; if fewer of several equal rows are left, the
+    last ones count as missing."""
     before, after = _rows(then), _rows(now)
     gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
     other_label = (_by_content(gone) & _by_content(new)).total()
@@ -156,7 +157,7 @@ class FrozenData:
     """A check that raises DataError for a silo that cannot train."""
 
     def known(self) -> DataFile | None:
-        """Return the stored description, or None. Raises DataError if it is damaged."""
+        """Return the stored description; None if nothing is stored. Raises DataError if it is damaged."""
         return record_of(self.said, DataFile)
 
     def tensors(self, known: DataFile) -> Path:
@@ -173,10 +174,11 @@ class FrozenData:
         return state_of(silo_files(self.settings, self.silo))
 
     def made(self, pool: Pool, own: OwnSilos, source: SourceState, again: DataFile | None) -> tuple[DataFile, bytes]:
-        """Return what to store of a silo that is read for the first time, or `again` because the tensors are missing.
+        """Return the description and the tensors to store of a silo that is read for the first time, or again because
+        the tensors are missing; `again` is its earlier description.
 
-        Raises DataChanged if it, or another silo.toml for this federation, had other splits of the source; DataError if
-        the source was written in the meantime.
+        Raises DataChanged if earlier splits for this federation, of any silo.toml, had other rows of the source;
+        DataError if the source was written in the meantime.
         """
         silo, columns = own.silos[0], sorted(column.name for column in pool.table)
         data = to_bytes(_tensors(silo) | {ROWS: rows_of(pool, columns, self.key())})
@@ -293,7 +295,7 @@ class FrozenData:
 
 
 def _without_rows(silo: Silo, positions: Tensor) -> tuple[Silo, dict[str, int]]:
-    """Return a silo without some rows of its source, and their numbers by split."""
+    """Return a silo without the rows at `positions` of its source, and the numbers of these rows by split."""
     stays = {split: ~torch.isin(silo.indices[split], positions) for split in SPLITS}
     train, validation, calibration, test = (getattr(silo, split).part(stays[split]) for split in SPLITS)
     indices = {name: index[stays[name]] if name in stays else index for name, index in silo.indices.items()}

@@ -63,7 +63,7 @@ class SiloSide:
     """Its private key, if it has one."""
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
-        """Return the description of its data for the agreement, see `data.shared_schema.DataSchema`."""
+        """Return the description of the silo's data for the agreement (see `data.shared_schema.DataSchema`)."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         silo = self.file.silo
         with told_by_rule(self.file, terms):
@@ -83,7 +83,7 @@ class SiloSide:
     def check_joining(self, terms: Terms) -> Silos:
         """Run all checks of `introduce` and `join`, without other silos and without writing anything; return the silo.
 
-        Raises what they raise: ToldRefusal, with the full error as its cause, for a refusal by a rule; BeyondLimits,
+        Raises the errors of both: ToldRefusal, with the full error as its cause, for a refusal by a rule; BeyondLimits,
         DataError and ConfigurationError otherwise.
         """
         data = terms.config.data
@@ -102,7 +102,7 @@ class SiloSide:
         return self._silos(replace(terms, names=(self.file.silo,), agreement=agreed), self.data.read_anew)
 
     def join(self, terms: Terms) -> dict[str, str | int]:
-        """Return its sizes, class counts and the hashes of its splits, under the agreement."""
+        """Return the silo's sizes, class counts and the hashes of its splits, under the agreement."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         self.keep_configuration(terms)
         part = self.run(terms)
@@ -110,7 +110,7 @@ class SiloSide:
         return {"silo": self.file.silo, **self.data.sizes(terms, part.silos[0])}
 
     def says(self, terms: Terms) -> dict[str, str | int]:
-        """Return what is sent with every update after rows were removed from its data: its current sizes."""
+        """Return the silo's current sizes, which are sent with every update after rows were removed from its data."""
         return self.data.sizes_once_dropped(terms)
 
     def secure(self, terms: Terms, question: Words) -> Words:
@@ -194,11 +194,11 @@ class SiloSide:
                 raise DataError(f"the federation's configuration differs from {path}, stored at joining: {found}")
 
     def run(self, terms: Terms) -> SiloRun:
-        """Return the run of these terms on its data."""
+        """Return the run of these terms on the silo's data."""
         return self._run(terms, self._silos(terms, self.data.silo), self.folder(terms), self.file.secret())
 
     def _silos(self, terms: Terms, read: Callable[[Terms], Silo]) -> Silos:
-        """Return its only silo, encoded with the agreed schema. Raises ToldRefusal if its own rules do not allow it."""
+        """Return the silo alone, encoded with the agreed schema. Raises ToldRefusal if its rules do not allow that."""
         with told_by_rule(self.file, terms):
             check_terms(self.file, terms)
             wanted = terms.config.data.subgrouping
@@ -222,7 +222,7 @@ class SiloSide:
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Its devices. Raises ConfigurationError for a device that does not exist."""
+        """The silo's devices. Raises ConfigurationError for a device that does not exist."""
         return (find_device(self.file.device, key="device"),)
 
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
@@ -232,7 +232,7 @@ class SiloSide:
 
     @property
     def data(self) -> SiloData:
-        """Its own data."""
+        """The silo's own data."""
         return SiloData(self.file)
 
     def home(self, terms: Terms) -> Path:

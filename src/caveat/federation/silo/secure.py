@@ -24,7 +24,7 @@ class SignedName:
     """A silo's name and key, and the keys of the other silos.
 
     With a folder `peers`, only silos with a NAME.pub in it are known. Otherwise the first key of a name is stored in
-    `pins`, and reported, and another one is refused later.
+    `pins`, and reported, and another key is refused later.
     """
 
     silo: SiloId
@@ -84,8 +84,8 @@ class SecureFolder:
     identity: SignedName
 
     def answer(self, federation: str, question: Words) -> Words:
-        """Answer a question about keys, shares, agreement on a sum, or the shares that unmask it. Raises
-        SecureRefused."""
+        """Answer a question about keys, shares, agreement on a sum, or the shares that unmask it. Raises SecureRefused
+        for any other question, and for one that could reveal a silo's numbers."""
         phase, number = str(question.get("phase")), int(question.get("number", 0))
         if phase == "keys":
             known = self._known()

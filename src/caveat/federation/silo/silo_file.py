@@ -58,9 +58,9 @@ class Limits:
     """Limits on methods, training rounds and epsilon of one silo, over all federations with states in its folder."""
 
     methods: tuple[str, ...] | None = None
-    """The methods in which it takes part; None for any."""
+    """The methods in which the silo takes part; None for any."""
     rounds: int | None = None
-    """Maximum number of training updates that leave it; repeated updates and other repeated answers count again."""
+    """Maximum number of training updates that leave the silo; repeated updates and repeated answers count, too."""
     epsilon: float | None = None
     """Maximum silo-level epsilon of those updates, against a server that sees each of them."""
     delta: float = DELTA
@@ -241,10 +241,10 @@ class SiloFile:
     thousands: str | None = None
     missing: tuple[str | float, ...] | None = None
     device: str = "cpu"
-    """Its device, as in engine.device."""
+    """The silo's device, as in engine.device."""
     peers: Path | None = None
-    """The folder with the public keys of the other silos, NAME.pub, for secure aggregation; None: the first key of each
-    name."""
+    """The folder with the public keys of the other silos, NAME.pub, for secure aggregation; None to trust the first key
+    of each name."""
     limits: Limits = field(default_factory=Limits)
     label_codes: tuple[LabelCode, ...] | None = None
     """The meanings of labels in its table."""
@@ -255,9 +255,9 @@ class SiloFile:
     time: str | None = None
     """The column with the time of each row in its table."""
     small_counts: bool = False
-    """Whether counts below five may leave it."""
+    """Whether counts below five may leave the silo."""
     magnitudes: bool = False
-    """Whether the magnitude of the median of each column of numbers may leave it."""
+    """Whether the magnitude of the median of each column of numbers may leave the silo."""
     dictionary: tuple[DictionaryColumn, ...] | None = None
     """The data dictionary for its table; None for the dictionary in the server's configuration."""
     path: str = ""
@@ -270,8 +270,8 @@ class SiloFile:
         return self.source.startswith("csv:")
 
     def settings(self, federation: DataSettings) -> DataSettings:
-        """Return the federation's data settings with this silo's own source. Raises DataError if they name another
-        source, which each silo must decide itself."""
+        """Return the federation's data settings with this silo's own source. Raises DataError if `federation` names a
+        source, because each silo must decide on its source."""
         if federation.source != "on_site":
             raise DataError(f"the federation has data.source = {federation.source!r}, expected 'on_site'")
         return own_settings(federation, self.source, **{key: getattr(self, key) for key in OWN_KEYS})
@@ -346,7 +346,7 @@ def read_silo_file(path: Path) -> SiloFile:
 
 
 def _declared(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `[data.label_codes]` and `[data.rename_columns]`. Raises ConfigurationError if invalid."""
+    """Read `[data.label_codes]` and `[data.rename_columns]`. Raises ConfigurationError for invalid entries."""
     given = {key: data[key] for key in ("label_codes", "rename_columns") if key in data}
     kinds: dict[str, Any] = {"label_codes": tuple[LabelCode, ...], "rename_columns": tuple[OwnColumn, ...]}
     made = {}

@@ -52,7 +52,7 @@ class JoiningCheck:
     """The data dictionary, if it is neither in the configuration nor in the silo's own file."""
 
     def survey(self) -> dict[str, Any]:
-        """Describe its source by `caveat.data.survey`, read according to its file and the federation. Without a
+        """Describe the silo's source by `caveat.data.survey`, read according to its file and the federation. Without a
         configuration, a target with many different numbers is a quantity."""
         if not self.file.is_table:
             return survey(self.file.source)
@@ -143,7 +143,7 @@ def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
 
 
 def federation_of(config: Path) -> Config:
-    """Read a federation's configuration like `caveat flower init`. Raises ConfigurationError for any other."""
+    """Read a federation's configuration like `caveat flower init`. Raises ConfigurationError for an invalid one."""
     return configuration.load(str(config), ["engine.name=flower"])
 
 
@@ -151,7 +151,7 @@ AUTHORITY = Path("certificates/ca.crt")
 
 
 def check_start(file: Path, key: Path, server: str) -> list[str]:
-    """Return warnings before a silo starts. Raises ConfigurationError, naming the file, if it cannot work."""
+    """Return warnings before a silo starts. Raises ConfigurationError, naming the file, if the silo cannot work."""
     silo = read_silo_file(file).silo
     private_key_in(key)
     _check_authority(AUTHORITY)

@@ -39,7 +39,7 @@ class OwnBooks:
     folder: Path
 
     def read(self) -> OwnState | None:
-        """Return the last records. Raises DataError if they are damaged."""
+        """Return the last records; None if there are none. Raises DataError if they are damaged."""
         return record_of(self.folder / KEPT, OwnState)
 
     def write(self, own: OwnState) -> None:
@@ -58,7 +58,7 @@ class OwnBooks:
         """Run a request from the state of the last aggregated round, and record what is stored.
 
         The states of the last `checkpoints` training rounds are kept. `record` adds the message to the known ledger,
-        and returns its new checksum. Raises StateLost.
+        and returns its new checksum. Raises StateLost if the state is missing or damaged.
         """
         executor.states.begin()
         own = self.read()
@@ -226,7 +226,8 @@ def unknown(names: Sequence[SiloId]) -> dict[SiloId, SiloInfo]:
 
 
 def own_manifest(folder: Path) -> Manifest:
-    """Return the checksums in a silo's own records. Raises DataError if missing, damaged or older than its model."""
+    """Return the checksums in a silo's own records. Raises DataError if these are missing, damaged or older than its
+    model."""
     own = read(folder / KEPT, OwnState)
     for place, what in (("silo.json", "the model"), (PREPARATION, PREPARATION)):
         if (folder / place).exists() and place not in own.files:

@@ -163,7 +163,7 @@ STAND_IN = 8
 
 
 class SilosWithFewFeatures(SilosWithFeatures):
-    """Silos with the repeated features of a few inputs, not cached; training takes as long as with all."""
+    """Silos with the repeated features of a few inputs, not cached; training takes as long as with all features."""
 
     def _behind(self, data: Data) -> Data:
         if not len(data):
@@ -175,7 +175,7 @@ class SilosWithFewFeatures(SilosWithFeatures):
 
 @dataclass(frozen=True, kw_only=True)
 class ShortRun(LocalRun):
-    """A run that evaluates a few silos. With a frozen encoder, features of a few inputs represent all."""
+    """A run that evaluates a few silos. With a frozen encoder, the features of a few inputs represent all features."""
 
     sample: tuple[SiloId, ...]
 

@@ -176,7 +176,7 @@ class Estimate:
     rehearsal: Rehearsal
     sizes: Sizes
     least: int | None = None
-    """Training rounds after which it may stop because another method does; None if it does not."""
+    """Training rounds after which the run may stop because another method may; None if no other method stops early."""
 
     @property
     def cohort(self) -> int:
@@ -316,7 +316,7 @@ def messages(silos: int, first: int, other: int, rounds: Span) -> Span:
 
 
 def makespan(costs: Sequence[float], workers: int) -> float:
-    """Return the seconds until all workers are done, which take the largest silos first."""
+    """Return the seconds until all workers are done, if the largest silos are processed first."""
     if workers >= len(costs):
         return max(costs)
     ends = [0.0] * workers
@@ -326,7 +326,7 @@ def makespan(costs: Sequence[float], workers: int) -> float:
 
 
 def merged(found: Sequence[PhaseCost]) -> list[PhaseCost]:
-    """Merge phases of one name, with the messages of the largest."""
+    """Merge phases of the same name; messages are those of the largest phase."""
     by_name: dict[str, list[PhaseCost]] = {}
     for each in found:
         by_name.setdefault(each.name, []).append(each)

@@ -1,7 +1,7 @@
 """Rehearsal of a run: every kind of round once or twice, at a few silos, with the first few training steps.
 
-It uses the run's engine, executor and recorder, in a temporary folder. Its silos are those nearest to the mean in
-training examples, two per worker.
+It uses the run's engine, executor and recorder, in a temporary folder. Its silos, two per worker, are those whose
+numbers of training examples are nearest to the mean.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PER_WORKER = 2
 ENOUGH, AGAIN = 1.0, 4
 """Seconds for which a round is repeated, and the maximum number of repetitions; the fastest one counts."""
 EACH = 6
-"""Maximum number of phases with the same name; of more, the first ones and the last one are rehearsed."""
+"""Maximum number of rehearsed phases with the same name; if there are more, the first ones and the last one."""
 ENCODING = 0.3
 """Seconds after which no more inputs are encoded."""
 
@@ -73,7 +73,7 @@ class Rehearsed:
     fits: tuple[Fit, ...]
     """Calls of `Training.fit` at all rehearsed silos."""
     asked: int
-    """Number of these silos."""
+    """Number of rehearsed silos."""
     extra: float
     """Additional seconds of the first round, of one silo."""
     server: float
@@ -81,7 +81,7 @@ class Rehearsed:
     books: float
     """Seconds of a round's checkpoint, ledger and rows."""
     measuring: Mapping[str, Measuring] = field(default_factory=dict)
-    """By split, after a round; empty if the phase does not train."""
+    """The cost of evaluation after a round, by split; empty if the phase does not train."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Rehearsal:
     parent: int | None
     """Bytes of this process, without those shared with its workers; None if unknown."""
     worker: int | None
-    """Bytes of a worker besides those shared with its parent."""
+    """Bytes of a worker, without those shared with its parent."""
     server: int
     """Bytes of the server's state."""
     kept: int
@@ -261,7 +261,7 @@ class RehearsalRunner:
         return seconds, books
 
     def measure(self, split: str, phase: Phase | None = None) -> Measuring:
-        """Return the cost of evaluating the current model on a split, except the first time, which is slower."""
+        """Return the cost of evaluating the current model on a split; the first, slower evaluation does not count."""
         t, name = (phase.begin, phase.name) if phase else (self.recorder.run_state.last, "final")
 
         def evaluate() -> Replies:
