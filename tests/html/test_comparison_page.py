@@ -174,29 +174,29 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         (
             compared(0.95, 0.93, SHARE, FOUND),
             "a is ahead of b by 2.0 points of accuracy (simultaneous 95 % interval 0.5 to 3.5). "
-            f"With 3 seeds the difference is significant {FIXED} (corrected p = 0.030).",
+            f"With 3 seeds, the difference is significant {FIXED} (corrected p = 0.030).",
         ),
         (
             compared(0.95, 0.93, SHARE, OPEN),
             "It is not decided whether a or b is better: 2.0 points of accuracy in favor of a (simultaneous 95 % "
             "interval \N{MINUS SIGN}1.0 to 5.0). "
-            f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
+            f"With 3 seeds, the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
             compared(0.93, 0.93, SHARE, {**OPEN, "mean": 0.0004}),
             "It is not decided whether a or b is better: less than 0.1 points of accuracy in favor of b (simultaneous "
             "95 % interval \N{MINUS SIGN}5.0 to 1.0). "
-            f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
+            f"With 3 seeds, the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
             compared(0.32, 0.30, LOSS, FOUND),
             "b is ahead of a by 0.020 in NLL (simultaneous 95 % interval 0.005 to 0.035). "
-            f"With 3 seeds the difference is significant {FIXED} (corrected p = 0.030).",
+            f"With 3 seeds, the difference is significant {FIXED} (corrected p = 0.030).",
         ),
         (
             compared(0.30, 0.32, LOSS, FOUND),
             "a has the better mean, but is behind b by 0.020 in NLL on their common seeds. "
-            f"With 3 seeds the difference is significant {FIXED} (corrected p = 0.030).",
+            f"With 3 seeds, the difference is significant {FIXED} (corrected p = 0.030).",
         ),
         (
             compared(0.95, 0.93, SHARE, {**FOUND, "p": None, "p_adjusted": None}),
@@ -205,8 +205,8 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         ),
         (
             compared(0.95, 0.93, SHARE),
-            "a has the best mean, accuracy 95.0 % (95 % interval 95.0 to 95.0), then b with 93.0 % "
-            "(95 % interval 93.0 to 93.0); the two were not tested in pairs.",
+            "a has the best mean, accuracy 95.0 % (95 % interval 95.0 to 95.0), followed by b with "
+            "93.0 % (95 % interval 93.0 to 93.0); the difference was not tested.",
         ),
         (
             compared(0.2, 0.3, Measure(name="entropy")),
@@ -250,11 +250,11 @@ def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
         whole = Comparison.model_validate(found)
         return verdict(whole, whole.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
 
-    part = "a is significantly ahead of d with 60.0 % and is not significantly ahead of c with 70.0 %."
+    part = "a is significantly ahead of d (60.0 %) and is not significantly ahead of c (70.0 %)."
     assert told(0.2, 0.01).endswith(part)
-    assert told(0.01, 0.01).endswith(" a is significantly ahead of c with 70.0 %, d with 60.0 %.")
-    assert told(0.2, 0.2).endswith(" a is not significantly ahead of c with 70.0 %, d with 60.0 %.")
-    assert told(None, None).endswith(" The others: c with 70.0 %, d with 60.0 %.")
+    assert told(0.01, 0.01).endswith(" a is significantly ahead of c (70.0 %), d (60.0 %).")
+    assert told(0.2, 0.2).endswith(" a is not significantly ahead of c (70.0 %), d (60.0 %).")
+    assert told(None, None).endswith(" The others: c (70.0 %), d (60.0 %).")
 
 
 def next_steps(found: Comparison) -> list[str]:
@@ -296,9 +296,9 @@ def test_the_methods_that_have_not_learned_are_named() -> None:
     found = with_majority(0.519, ditto=0.9, fedavg=0.8, local=0.53)
     said = verdict(found, found.columns[0])
     assert said.startswith("No difference in accuracy is shown between ditto, fedavg and local (all within ")
-    assert said.endswith("Not shown to be better than the most frequent class (51.9 %): local.")
+    assert said.endswith("Not shown to be better than always predicting the most frequent class (51.9 %): local.")
     assert "Accuracy" in render(found)
-    assert render(found).count("<title>most frequent class: 51.9 %") <= 1
+    assert render(found).count("<title>always predicting the most frequent class: 51.9 %") <= 1
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_difference_with_both_signs_over_domains_is_said(noise: float, how: st
         table["pairs"] = [pair] if table["measure"] == "NLL" else table["pairs"] * (table["measure"] == "accuracy")
     record = Comparison.model_validate(content)
     said = verdict(record, record.columns[0])
-    assert f" By domain, ditto {MINUS} fedavg is from {MINUS}10.0 points at " in said
+    assert f" By domain, ditto {MINUS} fedavg ranges from {MINUS}10.0 points at " in said
     assert f" to +10.0 points at {first}{how} (p" in said
     other = f" In the other {len(record.measures) - 1} metrics, after a correction for all {len(record.measures)}, "
     for_all = f"{other}no difference is shown (smallest p of metrics with a better direction, "
@@ -352,10 +352,13 @@ def test_a_difference_in_every_domain_is_not_one_between_domains() -> None:
 def test_methods_that_are_all_barely_trained_are_not_chosen_between() -> None:
     found = with_majority(0.1, ditto=0.19, fedavg=0.15, local=0.13)  # every interval is above 10 %
     said = verdict(found, found.columns[0])
-    assert said.startswith("No method is more than barely better than the most frequent class (10.0 %).")
+    assert said.startswith(
+        "No method is more than barely better than always predicting the most frequent class (10.0 %)."
+    )
     (step,) = next_steps(found)
     assert step.endswith(
-        "no method is more than barely better than the most frequent class (the best accuracy is 19.0 %)."
+        "no method is more than barely better than always predicting the most frequent class (the best accuracy is "
+        "19.0 %)."
     )
 
 
@@ -378,7 +381,7 @@ def test_a_method_that_few_inputs_tell_from_the_most_frequent_class_needs_inputs
     found = Comparison.model_validate(content)
     assert verdict(found, found.columns[0]).startswith("No method is shown to be better than always predicting")
     (step,) = next_steps(found)
-    assert step == "ditto is not shown to be better than the most frequent class: add test inputs."
+    assert step == "ditto is not shown to be better than always predicting the most frequent class: add test inputs."
 
 
 def test_the_most_frequent_class_is_on_the_axis_unless_this_more_than_doubles_it() -> None:
@@ -390,7 +393,7 @@ def test_the_most_frequent_class_is_on_the_axis_unless_this_more_than_doubles_it
     (chart,), about = headline(found, found.measures[0])
     assert "most frequent class: " not in chart.drawing
     assert "dashed" not in about
-    assert "Baseline (always the most frequent class): 10.0 %" in Page(render(found)).text
+    assert "Baseline (always predicting the most frequent class): 10.0 %" in Page(render(found)).text
 
 
 def test_of_methods_that_no_number_of_seeds_separates_the_smallest_difference_shown_is_named() -> None:
@@ -439,7 +442,8 @@ def test_methods_that_still_learn_are_trained_for_more_rounds_first() -> None:
         told = next_steps(Comparison.model_validate(local | also))[-1].replace("\N{NO-BREAK SPACE}", " ")
         told = told.removeprefix(until)
         assert told == (
-            " It may be worse in other metrics: 0.100 in NLL behind a (p = 0.014); p corrected for pairs only." * worse
+            " It may be worse in other metrics: 0.100 in NLL behind a (p = 0.014); p is corrected for pairs only."
+            * worse
         )
     assert step.endswith("validation accuracy rose for a by 20.0 points.")
 
@@ -592,8 +596,8 @@ def test_silos_at_which_methods_differ_most_come_first_and_captions_begin_with_a
     table = place_table(Comparison.model_validate(known), setting, measure, "silos", "silo")
     assert table is not None
     assert [cell.text for cell in table.columns[0].cells] == ["silo-1", "silo-0", "silo-2"]
-    assert table.caption.startswith("Accuracy in % by silo, sorted by the difference between methods, largest first, ")
-    assert table.caption.endswith(" Not tested: do not choose a method by silo.")
+    assert "; silos with the largest difference between methods come first." in table.caption
+    assert table.caption.endswith(" Differences are not tested: do not choose a method by silo.")
     domains = place_table(found, setting, measure, "domains", "domain")
     assert domains is not None
     assert domains.caption.startswith("Accuracy in % by domain, with")
@@ -649,7 +653,7 @@ def test_notes_and_equal_rounds_are_told() -> None:
     found["match_rounds"] = "uefl"
     written = Page(render(Comparison.model_validate(found))).text
     assert "the paper's behaviour" in written
-    assert "Every method trained for the number of rounds of uefl." in written
+    assert "Every method was trained for as many rounds as uefl." in written
 
 
 def test_a_curve_is_of_the_rounds_that_all_seeds_have() -> None:
@@ -830,8 +834,8 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     said = verdict(found, found.columns[0])
     assert said.partition(" At ")[2] == (
         "round 6, the last common one, fedavg leads on validation data by 4.0 points (66.0 %, uefl 62.0 %; "
-        "mean of 2 seeds, not tested). In the last third of the rounds up to it, validation accuracy rose for uefl by "
-        "9.0, fedavg by 5.0 points: the order may change."
+        "mean of 2 seeds, difference not tested). In the last third of these rounds, validation accuracy rose for uefl "
+        "by 9.0, fedavg by 5.0 points: the order may change."
     )
     flat = [run.model_copy(update={"curve": tuple((at, 0.7, 0.2) for at, *_ in run.curve)}) for run in found.cells]
     assert "rose for" not in verdict(found.model_copy(update={"cells": tuple(flat)}), found.columns[0])
@@ -852,7 +856,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     assert "against each other method" not in page
     assert "All pairs" not in page
     assert "against MB" not in page
-    assert page.index("Accuracy on validation data") < page.index("Rounds differ: not a ranking.")
+    assert page.index("Accuracy on validation data") < page.index("Rounds differ, so this is not a ranking.")
     assert page.index(give) < page.index(again(found))
     assert page.index(again(found)) < page.index("2 methods")
     assert "uefl, 16 rounds" in page
@@ -892,10 +896,10 @@ def test_what_seeds_show_at_equal_rounds_is_said_beside_their_number() -> None:
     tables = (found.tables[0].model_copy(update={"pairs": (pair,)}), *found.tables[1:])
     step, more = next_steps(found.model_copy(update={"tables": tables}))[0], half_width(0.3, 2, 5)
     told = f"With 2 seeds, only differences between {pair.a} and {pair.b} above about 30 points can "
-    told += "be detected; with 5, those above "
+    told += "be detected; with 5, differences above "
     shown = f"{float(f'{100 * more:.1g}'):g}"
     assert step.partition(" (")[0].startswith("Give every method 16 rounds, like uefl, and 5 seeds")
-    assert step.endswith(f"{told}roughly {shown} points could be, if seeds vary as here.")
+    assert step.endswith(f"{told}roughly {shown} points, if seeds vary as they do here.")
     rows = [row.model_copy(update={"seeds": 5}) for row in tables[0].rows]
     many = (tables[0].model_copy(update={"rows": tuple(rows)}), *tables[1:])
     step = next_steps(found.model_copy(update={"tables": many}))[0]

@@ -67,10 +67,8 @@ def _equal(record: Comparison, setting: Setting, order: Sequence[Result], pair: 
     if seeds >= SEEDS:
         return Advice(f"{text.removesuffix(',')}{_cost(record, setting, 0)}. {now}.", match=most)
     more, level = max(SEEDS, 2 * seeds), LEVEL / len(record.results(setting, measure).pairs)
-    then = (
-        f"with {more}, those above roughly {_roughly(measure, half_width(half, seeds, more, level), 1)} could be, if "
-    )
-    then += "seeds vary as here"
+    then = f"with {more}, differences above roughly {_roughly(measure, half_width(half, seeds, more, level), 1)}, if "
+    then += "seeds vary as they do here"
     return Advice(f"{text} and {more} seeds{_cost(record, setting, more)}. {now}; {then}.", seeds=more, match=most)
 
 
@@ -126,7 +124,7 @@ def _deciding(record: Comparison, setting: Setting, order: Sequence[Result], pai
         seeds, tests = min(order[0].seeds, order[1].seeds), len(record.results(setting, record.measures[0]).pairs)
         if needed := seeds_needed(pair.mean or 0.0, half, seeds, LEVEL / tests):
             text = f"Repeat with about {needed} seeds, which separate {first} and {second} with a chance of 80 % if "
-            return [Advice(f"{text}the difference is as estimated and the test inputs are enough.", seeds=needed)]
+            return [Advice(f"{text}the difference is as estimated and there are enough test inputs.", seeds=needed)]
         text = f"Choose between {first} and {second} by other metrics or by cost: {plural(seeds, 'seed')} show only "
         return [Advice(f"{text}differences above {gap_text(record.measures[0], half)}.")]
     return [Advice(f"Use {first} on silos like these.")] * ahead(pair)
@@ -141,7 +139,7 @@ def _worse_alone(record: Comparison, setting: Setting, order: Sequence[Result]) 
             gap = gap_between(pairs, name, ALONE, measure)
             if gap and ahead(gap):
                 told.append(f"{gap_text(measure, gap.mean or 0)} behind {name} ({equation(gap.p_adjusted or 0)})")
-    return f" It may be worse in other metrics: {listed(told, 4)}; p corrected for pairs only." if told else ""
+    return f" It may be worse in other metrics: {listed(told, 4)}; p is corrected for pairs only." if told else ""
 
 
 def _half(pair: DifferenceRecord) -> float | None:
@@ -150,8 +148,8 @@ def _half(pair: DifferenceRecord) -> float | None:
 
 
 def command(record: Comparison, steps: Sequence[Advice]) -> str:
-    """Return the command of the comparison with what all steps change; "" if nothing changes, or without a command that
-    changes it."""
+    """Return the command of the comparison with the changes of all steps; "" if nothing changes, or if no command makes
+    these changes."""
     known, options, folder = record.command, dict[str, str](), ""
     if not known.startswith("caveat compare"):
         return ""

@@ -1,4 +1,4 @@
-"""Budgets of a comparison: numbers of rounds, who leads at a common round, and who still learned at the end."""
+"""Budgets of a comparison: numbers of rounds, who leads at a common round, and which methods still learned."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -61,15 +61,15 @@ def seconds_per_round(record: Comparison, setting: Setting) -> list[list[float]]
 
 
 def uneven(times: Iterable[Sequence[float]]) -> float:
-    """Return the largest ratio of the times of a method's runs, if it is so large that times say little of methods; 0
-    otherwise."""
+    """Return the largest ratio of the times of a method's runs, if it is so large that times say little about methods;
+    0 otherwise."""
     fold = max((max(of) / min(of) for of in times if of), default=0.0)
     return fold if fold > _UNEVEN else 0.0
 
 
 def others(record: Comparison, setting: Setting) -> list[str]:
-    """Return the methods whose number of rounds is not that of most methods, or not the smallest of equally frequent
-    ones."""
+    """Return the methods whose number of rounds is not the most frequent one, or not the smallest of several equally
+    frequent ones."""
     taken = trained(record, setting)
     frequent = Counter(taken.values())
     usual = min(frequent, key=lambda of: (-frequent[of], of), default=(0, 0))
@@ -97,7 +97,7 @@ def rising(record: Comparison, setting: Setting, until: float = inf) -> str:
 
 
 def at_common_round(record: Comparison, setting: Setting) -> str:
-    """Return who leads on validation data at the last round for which all runs have metrics."""
+    """Return which method leads on validation data at the last round for which all runs have metrics."""
     runs = {row.name: done for row in record.rows if (done := record.runs(row, setting, "done"))}
     known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
     common = set.intersection(*known) if known else set()
@@ -114,9 +114,9 @@ def at_common_round(record: Comparison, setting: Setting) -> str:
     (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
     where = f"At round {last}, the last common one,"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
-    behind += f"; mean of {plural(min(map(len, runs.values())), 'seed')}, not tested"
+    behind += f"; mean of {plural(min(map(len, runs.values())), 'seed')}, difference not tested"
     gained = rising(record, setting, last)
-    since = f" In the last third of the rounds up to it, validation accuracy rose for {gained}"
+    since = f" In the last third of these rounds, validation accuracy rose for {gained}"
     more = f"{since}: the order may change." if gained else ""
     if best - other < _LEVEL:
         same = f"{where} {first} and {second} have the same accuracy on validation data"

@@ -25,7 +25,7 @@ def by_domain(record: Comparison, setting: Setting) -> str:
         p = min(1.0, tests * _p(gaps[a, b, first], gaps[a, b, last]))
         ends = (f"{signed(measure, gap)}{unit} at {at}" for gap, at in ((low, first), (high, last)))
         how = ", which differ beyond chance" if p < LEVEL else "; whether it depends on the domain is not decided"
-        told = f" By domain, {a} {MINUS} {b} is from {' to '.join(ends)}{how} ({equation(p)}, corrected)."
+        told = f" By domain, {a} {MINUS} {b} ranges from {' to '.join(ends)}{how} ({equation(p)}, corrected)."
         best = max(best, (min(-low, high), told)) if low < 0 < high else best
     return best[1]
 

@@ -32,9 +32,9 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
     note_below = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(budgets.pairs_of(record, setting, measure) for setting in record.columns):
-        note_below += " Intervals are for retraining with other seeds; compare methods by their differences only."
+        note_below += " Intervals describe retraining with other seeds; compare methods by their differences only."
     if any(row.seeds for each in rows.values() for row in each):
-        note_below += " A small dot is one seed; a few seeds are shown individually."
+        note_below += " A small dot is one seed."
     if any(row.apart for each in rows.values() for row in each):
         note_below += " Methods with hollow marks have another number of rounds than those with filled marks: compare "
         note_below += "only methods with equal numbers of rounds."
@@ -53,7 +53,7 @@ def _with(found: Point, value: float | None) -> Point:
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
-    """Return one range for all; None if the settings are too far apart."""
+    """Return one range for all; None if the ranges are too far apart."""
     if not ranges:
         return None
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -78,8 +78,8 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
-    """Return the differences of the best method, or of the one with the largest mean, to all others; None without
-    any. Positive is better if a direction of the metric is."""
+    """Return the differences of the best method, or of the one with the largest mean, from all others; None without
+    any. If the metric has a better direction, positive is better."""
     results, pairs = record.results(setting, measure), budgets.pairs_of(record, setting, measure)
     order = [each.row for each in wording.ranked(results.rows, measure)]
     gaps = [gap for name in order[1:] if (gap := verdicts.gap_between(pairs, order[0], name, measure))]
@@ -87,8 +87,8 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> Chart
         return None
     caption = f"Simultaneous 95 % intervals of {_all(pairs)}, for {wording.scope(results)}."
     if any(gap.p_adjusted is not None and gap.p_adjusted < wording.LEVEL for gap in gaps):
-        caption += f" A colored mark: p, corrected for {_all(pairs)}, is below {wording.LEVEL:g}."
-    about = f"Differences in {measure.title} of {order[0]} to other methods, with simultaneous 95 % intervals"
+        caption += f" A mark is colored if p, corrected for {_all(pairs)}, is below {wording.LEVEL:g}."
+    about = f"Differences in {measure.title} of {order[0]} from other methods, with simultaneous 95 % intervals"
     drawn = forest(gaps, order[0], measure, about)
     title = f"{order[0]} against each other method, {wording.header(measure)}"
     return Chart(title, drawn, caption)
@@ -113,7 +113,7 @@ def curve(record: Comparison, setting: Setting, several: Sequence[str] = ()) -> 
     )  # fmt: skip
     caption = "Mean over seeds; the band extends from the lowest to the highest seed."
     if several:
-        caption += f" A curve of a method with several models ({joined(several)}) is of one of these alone."
+        caption += f" The curve of a method with several models ({joined(several)}) shows one of these models alone."
     return Chart(title, drawn, caption)
 
 

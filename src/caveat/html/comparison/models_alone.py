@@ -1,4 +1,4 @@
-"""Methods of a comparison whose predictions are chosen from several models or mix them, beside each model alone."""
+"""Methods of a comparison that choose or mix the predictions of several models, compared with each model alone."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -11,12 +11,12 @@ MODELS = ("local", "global")
 ONE_MODEL = "always"
 """The policy that answers with one of the models, also if others are evaluated."""
 Summaries = Mapping[tuple[str, str], Sequence[Summary]]
-"""Of the finished runs, by the names of a setting and a method."""
+"""The summaries of the finished runs, by the names of a setting and a method."""
 
 
 def models_alone(summaries: Summaries, setting: str) -> dict[str, str]:
-    """Return by method how it uses several models under a setting, and their mean accuracy alone over runs and silos;
-    without methods that have one model."""
+    """Return by method how it uses several models under a setting, and the mean accuracy of each model alone, over
+    runs and silos. Methods with one model are left out."""
     of = {name: runs for (place, name), runs in summaries.items() if place == setting and runs}
     return {name: told for name, runs in of.items() if (told := _told(name, runs))}
 

@@ -34,7 +34,9 @@ def facts(record: Comparison) -> list[str]:
     sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]
     judged = verdicts.judged(record)
     most = [share for setting in record.columns if (share := verdicts.beside(record, setting, judged))]
-    without = "always the most frequent class" if predicted(record.measures) == "classes" else "without inputs"
+    without = (
+        "always predicting the most frequent class" if predicted(record.measures) == "classes" else "without inputs"
+    )
     found = [
         f"Baseline ({without}): {' or '.join(dict.fromkeys(most))}" if most else "",
         plural(len(record.rows), "method"),
@@ -56,7 +58,7 @@ def glossary(record: Comparison) -> str:
         text += f"A domain, such as {domains[-1]}, is a group of silos whose inputs are of one kind. "
     if any(measure.figure == "augrc" for measure in record.measures):
         text += (
-            "AUGRC is the share of inputs that are wrong and not withheld, averaged over all shares of withheld inputs."
+            "AUGRC is the share of inputs with a wrong prediction that is not withheld, averaged over shares withheld."
         )
     return text.strip()
 

@@ -32,7 +32,7 @@ class MethodRow:
     rounds: str = ""
     """The number of rounds as text, if methods differ in it."""
     apart: bool = False
-    """Whether its number of rounds is not that of most methods."""
+    """Whether the method's number of rounds is not that of most methods."""
 
 
 def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
@@ -62,7 +62,7 @@ def method_plot(
     if most is not None and shown[0] <= most <= shown[1]:
         x = rows.frame.x(most)
         rule = svg.line((x, rows.frame.top), (x, rows.frame.bottom), "event")
-        name = "most frequent class" if measure.figure == "accuracy" else "no inputs"
+        name = "always predicting the most frequent class" if measure.figure == "accuracy" else "no inputs"
         drawn.append(svg.group(f"{name}: {with_unit(measure, most)}", rule))
     unit = directed(measure.title, measure)
     return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), *drawn, class_="measured")
@@ -194,7 +194,7 @@ def plane(places: Sequence[Place], names: tuple[str, str], write: tuple[Write, W
 
 
 _APART = (90.0, 12.0)
-"""Minimum distances of names, of which one suffices."""
+"""Minimum horizontal and vertical distance of names; one of the two suffices."""
 
 
 def _place(frame: svg.Axes, place: Place, label: float) -> Markup:

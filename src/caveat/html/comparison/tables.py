@@ -24,7 +24,7 @@ from .budgets import pairs_of, range_of, trained, unequal_budgets, uneven
 from .verdict import gap_between, winner
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
-_EDGE = "at the edge of the tried values: a better value may be beyond"
+_EDGE = "at the edge of the tried values: a better value may lie beyond them"
 
 
 def main_table(record: Comparison, setting: Setting) -> Table | None:
@@ -49,13 +49,13 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         column("to silos", (size(wording.mean_of(each, "bytes_down")) for each in runs), "sent"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
-    bold = "; bold: shown to be better than all others" if "<b>" in str(columns) else ""
+    bold = "; a mean in bold is shown to be better than all others" if "<b>" in str(columns) else ""
     failed = "; a triangle marks failed runs" if any(cell.flag for cell in columns[1].cells) else ""
-    caption = f"Mean over silos and seeds, with its 95 % interval below{bold}; costs are per run, mean over seeds"
+    caption = f"Mean over silos and seeds, with its 95 % interval below{bold}. Costs are per run, mean over seeds"
     caption += f", but times are from the shortest to the longest run: they varied up to {fold:.0f}-fold" * (fold > 0)
     caption += f"{failed}. {wording.POPULATION}"
     if any(measure.figure == "ece" for measure in record.measures):
-        caption += " Calibration errors of few test inputs are above 0 by chance, also of calibrated models."
+        caption += " With few test inputs, calibration errors are above 0 by chance, also for calibrated models."
     return table(columns, caption, [row.name for row in record.rows])
 
 
@@ -101,7 +101,7 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
 
 
 def _gaps(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
-    """Return by how much the best method is better than each other one."""
+    """Return a column with the lead of the best method over each other method."""
     results = record.results(setting, measure)
     order = wording.ranked(results.rows, measure)
     if len(order) < 2 or measure.higher is None:
@@ -152,13 +152,13 @@ def _runs(runs: Sequence[ComparedRun]) -> Cell:
 def place_table(
     record: Comparison, setting: Setting, measure: Measure, part: Literal["domains", "silos"], caption: str
 ) -> Table | None:
-    """Return a row per domain or silo, a column per method; None without methods. Silos at which methods differ most
+    """Return a row per domain or silo and a column per method; None without methods. Silos at which methods differ most
     come first."""
     results = [record.result(row, setting, measure) for row in record.rows]
-    places = record.places(setting, part)
+    places, order = record.places(setting, part), ""
     if part == "silos":
         places = sorted(places, key=lambda place: -_range(result.silos.get(place) for result in results))
-        caption += ", sorted by the difference between methods, largest first"
+        order = "; silos with the largest difference between methods come first"
     columns = [words(part.removesuffix("s"), places)]
     shown = list[IntervalRecord]()
     for found in results:
@@ -172,11 +172,11 @@ def place_table(
         return None
     cut = any(one.low == 0 != one.mean or one.high == 1 != one.mean for one in shown) and measure.percent
     unit = " in %" * measure.percent
-    told = f"{initial(measure.title)}{unit} by {caption}, {wording.interval_caption(shown)}"
+    told = f"{initial(measure.title)}{unit} by {caption}, {wording.interval_caption(shown)}{order}"
     told += f"{'; intervals are cut at 0 and 100 %' * cut}."
     if part == "silos":
-        told += " Not tested: do not choose a method by silo."
-        told += " Rounds differ: not a ranking." * bool(unequal_budgets(record, setting))
+        told += " Differences are not tested: do not choose a method by silo."
+        told += " Rounds differ, so this is not a ranking." * bool(unequal_budgets(record, setting))
     return table(columns, told)
 
 
@@ -196,7 +196,7 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         column("p", (probability(pair.p) for pair in pairs), "for this pair alone"),
         column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
-    about = f"Differences in {measure.title}, first minus second, on seeds and silos that both have; intervals and "
+    about = f"Differences in {measure.title}, first minus second method, on common seeds and silos; intervals and "
     about += "p-values are "
     return table(columns, f"{about}for {wording.scope(record.results(setting, measure))}.")
 
@@ -211,7 +211,7 @@ def tuning_table(record: Comparison) -> Table | None:
     if tuning.seed is not None:
         caption += f" with seed {', '.join(map(str, tuning.seeds)) or tuning.seed}"
     caption += f", {tuning.runs} runs for every method" if tuning.runs else ""
-    caption += "; scores are next to the values, the chosen one in bold. A triangle marks a choice at the edge of "
+    caption += "; scores are next to the values; the chosen value is in bold. A triangle marks a choice at the edge of "
     columns = [
         words("method", (_name(record, row) for row, _, _ in found)),
         words("setting", (setting.name for _, setting, _ in found)),
@@ -235,7 +235,7 @@ def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -
 
 
 def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
-    """Return the chosen values, flagged if they are the smallest or the largest: a better one may be beyond."""
+    """Return the chosen values, flagged if they are the smallest or the largest tried: a better one may lie beyond."""
     tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
     if tuned is None:
         return Cell(_values(runs, key))
@@ -245,7 +245,7 @@ def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
 
 
 def paper_table(record: Comparison) -> Table | None:
-    """Return the paper's results next to ours."""
+    """Return the paper's results next to those of this comparison."""
     measures = {measure.name: measure for measure in record.measures}
     printed = record.paper.figures if record.paper else ()
     found = [(one, measures[one.measure]) for one in printed if one.measure in measures and one.row in record.series]
@@ -260,12 +260,12 @@ def paper_table(record: Comparison) -> Table | None:
             "difference", (wording.signed(measure, one.difference) for one, measure in found), f"here {MINUS} paper"
         ),
     ]
-    caption = "The paper's results and ours, with 95 % intervals."
+    caption = "The paper's results, and the results of this comparison with 95 % intervals."
     return table(columns, caption, [one.row for one, _ in found])
 
 
 def run_table(record: Comparison) -> Table | None:
-    """Return a row per run, with its report; failed ones with their error."""
+    """Return a row per run, with a link to its report, or with its error if it failed."""
     runs = record.cells
     columns = [
         words("run", map(_link, runs)),
@@ -295,8 +295,8 @@ def _state(run: ComparedRun) -> Cell:
 
 _ABOUT = (
     "Contrasts and margins were fixed before the table was made. Intervals treat test inputs and seeds as random and "
-    "silos as fixed; p-values are corrected by Holm's method over all contrasts, both for difference and for "
-    "equality within the margin, and so are intervals of contrasts that are not decided (Bonferroni)."
+    "silos as fixed. p-values are corrected over all contrasts, both for difference and for equality within the margin "
+    "(Holm), and so are intervals of contrasts that are not decided (Bonferroni)."
 )
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on a comparison: who leads and whether that is known, budgets, and what to do next."""
+"""Verdicts on a comparison: which method leads, whether this is shown, and how many runs are done."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -12,7 +12,7 @@ from .by_domain import by_domain
 from .wording import LEVEL, figure, interval, ranked, with_unit
 
 _BARELY = 0.2
-"""Accuracy above that of the most frequent class, as a share of what is possible, below which nothing is compared."""
+"""Share of the possible gain over the majority-class baseline below which no methods are compared."""
 
 
 _MOST_FAILED = 6
@@ -20,8 +20,8 @@ _MOST_OTHERS = 4
 
 
 def verdict(record: Comparison, setting: Setting) -> str:
-    """Return the verdict on the first metric under one setting: unequal budgets, who leads, by how much, and with what
-    significance."""
+    """Return the verdict on the first metric under one setting: unequal budgets, which method leads, by how much, and
+    with what significance."""
     told = unequal_budgets(record, setting)
     parts = [f"Rounds differ ({told}), so methods are not ranked.", added(record, setting)] if told else []
     return " ".join(
@@ -71,14 +71,14 @@ def _leader(record: Comparison, setting: Setting) -> str:
         others = f" Not shown to be better than {short} ({most}): {listed(missed, _MOST_OTHERS)}."
     if unequal_budgets(record, setting):
         return at_common_round(record, setting)
-    little = f"No method is more than barely better than the most frequent class ({most}). " * barely(record, setting)
+    little = f"No method is more than barely better than {short} ({most}). " * barely(record, setting)
     if within := _all_within(record, setting, order, results.pairs):
         return f"{little}{within}{others}"
     others = _others(order, results.pairs, measure) + others
     if pair is None or pair.mean is None:
         return (
-            f"{first.row} has the best mean, {measure.title} {_with_interval(measure, first)}, then {second.row} with "
-            f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
+            f"{first.row} has the best mean, {measure.title} {_with_interval(measure, first)}, followed by "
+            f"{second.row} with {_with_interval(measure, second)}; the difference was not tested.{others}"
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
     worse = _behind_in(record, setting, first.row) if ahead(pair) else ""
@@ -123,9 +123,9 @@ def free_alone(record: Comparison, setting: Setting) -> bool:
 
 
 def _elsewhere(record: Comparison, setting: Setting) -> str:
-    """Return the differences in other metrics that a correction for pairs and metrics leaves, as a sentence; if there
-    are none, the smallest p-value before the correction for metrics, of metrics of which a direction is better if one
-    of them is small; "" if none is."""
+    """Return the differences in other metrics that are significant after a correction for pairs and metrics, as a
+    sentence. Without any, return the smallest p-value before the correction for metrics, of metrics with a better
+    direction if one of these is small; "" if none is small."""
     count, shown, least = len(record.measures), list[str](), (True, LEVEL, "")
     for measure in record.measures[1:]:
         found = dict[str, list[schema.DifferenceRecord]]()
@@ -149,8 +149,11 @@ def _elsewhere(record: Comparison, setting: Setting) -> str:
 
 
 WITHOUT = {
-    "classes": ("always predicting each silo's most frequent training class", "the most frequent class"),
-    **dict.fromkeys(("quantity", "time"), ("predicting without inputs", "no inputs")),
+    "classes": (
+        "always predicting each silo's most frequent training class",
+        "always predicting the most frequent class",
+    ),
+    **dict.fromkeys(("quantity", "time"), ("predicting without inputs", "predictions without inputs")),
 }
 """The baseline of each kind, in a sentence and in short."""
 
@@ -184,8 +187,8 @@ def unlearned(record: Comparison, setting: Setting) -> list[str]:
     """Return the methods that are not better than the baseline beyond chance.
 
     For classes, this is a sign test on the test inputs for which only the method or only the baseline is right,
-    corrected for the number of methods. It tests mean numbers over seeds, because seeds share inputs. Otherwise, the
-    baseline is not outside the interval of the method's metric or, without one, not worse than the metric.
+    corrected for the number of methods. It tests mean numbers over seeds, because seeds share inputs. For a
+    quantity or a time, the upper end of the metric's interval, or the metric without one, is not below the baseline.
     """
     measure = judged(record)
     if measure is not None and measure.figure != "accuracy":
@@ -211,8 +214,8 @@ def accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
 
 
 def barely(record: Comparison, setting: Setting) -> bool:
-    """Return whether no method is more than barely better than the most frequent class: the best agreement above it is
-    below 20 %."""
+    """Return whether no method is more than barely better than the majority-class baseline: the best gain over it is
+    below 20 % of the possible gain."""
     most, results = baseline(record, setting, judged(record)), accuracies(record, setting)
     return bool(results) and most is not None and most < 1 and (results[0].mean or 0) - most < _BARELY * (1 - most)
 
@@ -221,7 +224,7 @@ ALONE = "local"
 
 
 def state(record: Comparison) -> tuple[str, str]:
-    """Return how many runs are done, and a warning about missing and failed ones, or ""."""
+    """Return how many runs are done, and a warning about missing and failed runs; "" without any."""
     done, failed, missing = (len(record.runs(status=status)) for status in ("done", "failed", "missing"))
     alarms = []
     if failed:
@@ -262,7 +265,7 @@ def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRec
     first, others = order[0].row, order[2:]
     if not others:
         return ""
-    told = {each.row: f"{each.row} with {with_unit(measure, each.mean)}" for each in others}
+    told = {each.row: f"{each.row} ({with_unit(measure, each.mean)})" for each in others}
     gaps = {each.row: gap_between(pairs, first, each.row, measure) for each in others}
     found = {row: gap for row, gap in gaps.items() if gap is not None and gap.p_adjusted is not None}
     if not found:
@@ -310,7 +313,7 @@ def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> s
     found = "significant" if gap.p_adjusted < LEVEL else "not significant"
     where = "" if inputs_sampled else " on these inputs"
     p = f"corrected {equation(gap.p_adjusted)}"
-    return f"With {plural(seeds, 'seed')} the difference is {found}{where} ({p})."
+    return f"With {plural(seeds, 'seed')}, the difference is {found}{where} ({p})."
 
 
 def _with_interval(measure: Measure, result: schema.IntervalRecord) -> str:

@@ -1,6 +1,6 @@
-"""Text for a comparison: formatted numbers, the leader and its lead, and whether budgets are equal.
+"""Text for a comparison: formatted numbers, parts of captions, and contrasts.
 
-Shares are formatted as percent without the sign, everything else with three decimals.
+Shares are written in percent without the sign, everything else with three decimals.
 """
 
 import math
@@ -15,14 +15,14 @@ from ..diagrams import Dot
 from .budgets import trained
 
 POPULATION = (
-    "Intervals of means are for retraining with other seeds on these silos. Seeds share some or all test inputs, so "
+    "Intervals of means describe retraining with other seeds on these silos. Seeds share some or all test inputs, so "
     "results for other inputs or other silos may differ more."
 )
 """The population of the intervals of means."""
 SEEDS = 5
-"""Minimum number of seeds for which plots only show intervals."""
+"""Minimum number of seeds with which plots show only intervals, not the values of seeds."""
 FEW = 10
-"""Number of errors over all seeds below which it is stated with a metric of error detection."""
+"""Number of errors over all seeds below which a metric of error detection is shown with this number."""
 
 
 def figure(measure: Measure, value: float | None) -> str:
@@ -47,7 +47,7 @@ def interval(measure: Measure, value: schema.IntervalRecord) -> str:
 
 
 def few(value: schema.IntervalRecord) -> str:
-    """Return the number of errors, or of correct answers if rarer, behind a silo's value; empty unless it is small."""
+    """Return the number of errors, or of correct answers if these are fewer, of a silo; empty unless it is small."""
     if value.mean is None or value.rests_on is None or value.rests_on >= FEW:
         return ""
     return f"based on {value.rests_on} error{'s' * (value.rests_on != 1)}"
@@ -64,7 +64,7 @@ def interval_caption(values: Iterable[schema.IntervalRecord]) -> str:
 
 
 def bracketed(measure: Measure, value: schema.IntervalRecord) -> str:
-    """Return "95.1 [94.0, 96.2]"; only the mean without bounds."""
+    """Return "95.1 [94.0, 96.2]"; or only the mean if bounds are unknown."""
     mean = figure(measure, value.mean)
     if value.mean is None or value.low is None or value.high is None:
         return mean
@@ -152,7 +152,7 @@ def ranked(rows: Sequence[schema.Result], measure: Measure) -> list[schema.Resul
 
 
 def scope(results: schema.MeasureTable) -> str:
-    """Return the population for intervals and p-values of pairs."""
+    """Return to what intervals and p-values of pairs apply."""
     inputs = "other test inputs" if results.inputs_sampled else "these test inputs, which may favor either method,"
     return f"other seeds and {inputs} at these silos"
 
@@ -189,7 +189,7 @@ def contrast_name(contrast: schema.ContrastRecord) -> str:
 
 
 def contrast_verdict(record: Comparison, contrast: schema.ContrastRecord) -> str:
-    """Return the verdict as text, and whether both methods trained for different numbers of rounds."""
+    """Return the verdict as text, and whether the two methods trained for different numbers of rounds."""
     setting = next((each for each in record.columns if each.name == contrast.column), Setting())
     taken = trained(record, setting)
     differ = "; rounds differ" * (len({taken[name] for name in (contrast.a, contrast.b) if name in taken}) > 1)
