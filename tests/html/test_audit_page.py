@@ -49,8 +49,8 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
     assert "Confidence" not in drawn
     titles = re.findall(r'<g class="c\d"><title>([^<]*)', str(figure.drawing))
     assert titles == [
-        "aleatoric and epistemic: 0.95 (0.92 to 1.00), promised below 0.9: no",
-        "epistemic and data: -1.00 (-1.20 to -0.80), promised below -0.25: yes".replace("-", MINUS),
+        "aleatoric and epistemic: 0.95 (95 % interval 0.92 to 1.00), promised below 0.9: no",
+        "epistemic and data: -1.00 (95 % interval -1.20 to -0.80), promised below -0.25: yes".replace("-", MINUS),
     ]
     limits = [float(x) for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="boundary"', str(figure.drawing))]
     marks = [float(x) + 4.2 for x in re.findall(r'd="M([\d.]+),[\d.]+a4.2', str(figure.drawing))]
@@ -62,8 +62,8 @@ def test_chart_and_verdicts_name_a_promise_equally() -> None:
     figure = findings_figure([FALLS, REVERSED])
     assert figure is not None
     told = (
-        "exponent of n -1.00 (-1.20 to -0.80), promised below -0.25.",
-        "rank correlation 0.95 (0.92 to 1.00), promised below 0.9.",
+        "exponent of n -1.00 (95 % interval -1.20 to -0.80), promised below -0.25.",
+        "rank correlation 0.95 (95 % interval 0.92 to 1.00), promised below 0.9.",
     )
     for finding, word, short in zip((FALLS, REVERSED), ("yes", "no"), told, strict=True):
         name = finding.name.capitalize()
@@ -85,13 +85,15 @@ def test_an_undecided_promise_leans_to_the_side_of_its_estimate(mean: float, wor
 
 @pytest.mark.parametrize(
     ("verdict", "p", "seeds", "told"),
-    [("holds", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is ruled out."),
-     ("cannot say", 0.4, 3, "errors as by chance (p = 0.40); 0.05 more is not ruled out."),
-     ("does not hold", 0.01, 3, "3 of 9 tests of silos find more calibration error than chance (0.5 expected; "
+    [("holds", 0.4, 3, "errors are as by chance (p = 0.40); an excess of 0.05 is ruled out."),
+     ("cannot say", 0.4, 3, "errors are as by chance (p = 0.40); an excess of 0.05 is not ruled out."),
+     ("does not hold", 0.01, 3, "3 of 9 tests of silos find more calibration error than chance explains (0.5 are "
+      "expected; "
       "together p = 0.010, corrected p = 0.020)."),
-     ("cannot say", 0.04, 3, "3 of 9 tests of silos find more calibration error than chance (0.5 expected; "
+     ("cannot say", 0.04, 3, "3 of 9 tests of silos find more calibration error than chance explains (0.5 are "
+      "expected; "
       "together p = 0.040, corrected p = 0.080)."),
-     ("cannot say", 0.01, 1, "errors above those by chance (p = 0.010); one seed does not decide.")],
+     ("cannot say", 0.01, 1, "errors are above those by chance (p = 0.010); one seed does not decide.")],
 )  # fmt: skip
 def test_confidence_is_said_in_a_line(verdict: Verdict, p: float, seeds: int, told: str) -> None:
     measured = {"p": p, "p_corrected": 2 * p, "above_chance": [1] * seeds, "limit": 0.05, "silos": 3}
@@ -143,8 +145,8 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     known = audit(found, near, replace(other, name="disagreement"), unsure, command=known.command)
     assert next_steps(known)[-1].endswith(
         f"If estimates stay as here, {(seeds := seeds_to_decide(known))} seeds decide each of these with a chance of "
-        f"80 % or more: {near.name}. Do not expect few more seeds to decide disagreement: if estimates "
-        "are right, it takes more than 50. Confidence takes more test inputs, not seeds."
+        f"80 % or more: {near.name}. Do not expect a few more seeds to decide disagreement: if estimates "
+        "are right, this takes more than 50. Confidence takes more test inputs, not seeds."
     )
     assert "Confidence takes" not in next_steps(audit(found, replace(unsure, measured={}), command=known.command))[-1]
     assert f"rounds and {seeds} seeds ({seeds} times the training" in next_steps(known)[-1]
@@ -189,23 +191,23 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     not_yet, more = advice(open_, unknown)
     assert not_yet == f"Do not rely on these uncertainties yet. {_MEANWHILE}"
     assert more == (
-        "Repeat with about 5 seeds, which decide each of these with a chance of 80 % if its estimate is right: "
+        "Repeat with about 5 seeds. They decide each of the following with a chance of 80 % if its estimate is right: "
         f"{open_.name}."
     )
     assert command(audit(open_)) == "caveat audit c.toml --seeds 0,1,2,3,4"
-    assert "5 seeds (--seeds 0,1,2,3,4), which" in next_steps(audit(open_, command=""))[-1]
+    assert "5 seeds (--seeds 0,1,2,3,4). They" in next_steps(audit(open_, command=""))[-1]
     assert command(audit(open_, command="")) == command(audit(FALLS)) == ""
     how = "(more data, or a larger data.split.test); more seeds do not help"
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05}))
-    assert inputs == f"To decide confidence, repeat with more test inputs {how}."
+    assert inputs == f"To decide on confidence, repeat the audit with more test inputs {how}."
     _, inputs, _ = advice(open_, replace(unknown, measured={"limit": 0.05, "inputs": 288, "inputs_needed": 1152}))
-    assert inputs == f"To decide confidence, repeat with about 1,152 test inputs instead of 288 {how}."
+    assert inputs == f"To decide on confidence, repeat the audit with about 1,152 test inputs instead of 288 {how}."
     near = replace(open_, measured={"exponent": {"mean": -0.3, "low": -0.6, "high": 0.0}, "limit": -0.25})
     assert seeds_to_decide(audit(near)) == seeds_needed(0.05, 0.3, 2)
     at_limit = replace(near, measured={"exponent": {"mean": -0.2501, "low": -0.6, "high": 0.1}, "limit": -0.25})
     _, never = advice(at_limit)
-    few = f"Do not expect few more seeds to decide {open_.name}: if estimates are right, it takes more than 50."
-    assert never == f"{few} The estimate is close to its limit."
+    few = f"Do not expect a few more seeds to decide {open_.name}: if estimates are right, this takes more than 50."
+    assert never == f"{few} Such estimates are close to their limits."
     assert command(audit(at_limit)) == ""
     (step,) = advice(open_, warning="These models have not learned.")
     assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing
@@ -259,7 +261,7 @@ def test_the_cost_of_more_seeds_and_the_exponent_of_aleatoric_uncertainty_are_sa
     ]
     known = audit(near, far).model_copy(update={"runs": rows})
     seeds = seeds_to_decide(known)
-    assert f"about {seeds} seeds, {3 * (seeds - 2)} more runs than these 6, which" in next_steps(known)[-1]
+    assert f"about {seeds} seeds, {3 * (seeds - 2)} runs more than these 6. They" in next_steps(known)[-1]
     assert next_steps(known)[-1].endswith(f"right: {near.name} ({seeds}); seeds (5).")
     figure = sweep_figure(rows)
     assert figure is not None
@@ -267,7 +269,9 @@ def test_the_cost_of_more_seeds_and_the_exponent_of_aleatoric_uncertainty_are_sa
     (line,) = verdicts(
         [replace(FALLS, measured=FALLS.measured | {"aleatoric_exponent": {"mean": -0.2, "low": -0.3, "high": -0.1}})]
     )
-    assert line.text.endswith(f"; of aleatoric uncertainty {MINUS}0.20 ({MINUS}0.30 to {MINUS}0.10).")
+    assert line.text.endswith(
+        f". For aleatoric uncertainty, the exponent of n is {MINUS}0.20 ({MINUS}0.30 to {MINUS}0.10)."
+    )
 
 
 @pytest.mark.parametrize(("high", "told"), [(-0.37, True), (-0.2, False)])

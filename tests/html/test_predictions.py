@@ -66,8 +66,8 @@ def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() ->
     most = "together, the inputs are unlike the silo's own, most of all the first 9."
     assert sentence(made(9)).striptags() == f"{rely}: {most}"
     assert sentence(made(20)).startswith("<b>Do not rely on these 20 predictions yet</b>: together")
-    text = next(line.text for line in verdicts(found) if line.text.startswith("Columns"))
-    assert "over all rows: age, sex." in text
+    text = next(line.text for line in verdicts(found) if line.text.startswith("Over all rows"))
+    assert "unlike the silo's own: age, sex." in text
     page = Page(render(found)).text
     strangest = page.partition(
         "The strangest inputs, lowest p-value (typicality among 99 calibration inputs, so at least 1/100) first"
@@ -104,19 +104,19 @@ def test_alarms_that_chance_barely_explains_have_no_good_mark() -> None:
     assert 0.01 <= found.alarms.p < 0.05
     (line,) = verdicts(found)
     assert line.kind == "open"
-    said = "Check the file first: 4 of 20 inputs raise an alarm, about 1 is expected; so many or more happen by chance "
-    said += f"in {percent(found.alarms.p)} of files of the silo's own inputs. If these are its own, a "
+    said = "Check the file first: 4 of 20 inputs raise an alarm, about 1 is expected; as many or more happen by chance "
+    said += f"in {percent(found.alarms.p)} of files of the silo's own inputs. If these inputs are its own, a "
     assert sentence(found).striptags() == f"{said}person decides 4 and the model 16."
     told = "An input with an alarm is more unusual than all but 4 of the 99 calibration inputs of the silo, "
     assert line.text == f"{told}as 5 in 100 of the silo's own are."
     check, person, use = steps(found)
-    assert check == ("Compare units, codes and selection of the inputs with those of the silo's own. If they differ, "
-                     "have a person decide all inputs.")  # fmt: skip
+    assert check == ("Compare units, codes and selection of the inputs with those of the silo's own inputs. If they "
+                     "differ, have a person decide all inputs.")  # fmt: skip
     assert person.startswith("Otherwise, have a person decide 4 inputs with ")
-    assert use.startswith(f"Use the labels of the other 16 in the CSV then. {WRONG}")
+    assert use.startswith(f"Use the labels of the other 16 inputs in the CSV then. {WRONG}")
     person, use = steps(made(3))
     assert person.startswith("Have a person decide 3 inputs with ")
-    assert use.startswith("Use the labels of the other 17 in the CSV. ")
+    assert use.startswith("Use the labels of the other 17 inputs in the CSV. ")
 
 
 def test_inputs_like_the_silos_own_are_rarely_called_unlike() -> None:
@@ -143,8 +143,8 @@ def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
     found.prediction.probs[4] = torch.nan
     lines = verdicts(found)
     assert [kind for kind, _ in lines] == ["bad", "bad", "open", "open"]
-    assert lines[0][1].startswith("Columns unlike the silo's own, over all rows: age.")
-    assert lines[1][1] == "Probabilities are not finite: 1 of 20 inputs."
+    assert lines[0][1].startswith("Over all rows, these columns are unlike the silo's own: age.")
+    assert lines[1][1] == "1 of 20 inputs have probabilities that are not finite."
     assert "2 of 20 inputs are unlike the training inputs: sex: never seen: 'x' (2)" in lines[3][1]
     page = Page(render(found))
     assert "age median 62 31 0.001" in page.text
@@ -153,7 +153,7 @@ def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
 def test_without_p_values_nothing_is_claimed_of_familiarity() -> None:
     nothing = dict.fromkeys(("familiarity", "nearness", "sureness", "typicality"))
     found = made(0, **nothing, false_alarm_rate=0.0)
-    assert verdicts(found) == [("unknown", "No alarm is possible: the run has no p-values of inputs.")]
+    assert verdicts(found) == [("unknown", "No alarm is possible: the run has no p-values for inputs.")]
     assert Page(render(found)).sections == ["overview", "strangest"]
 
 
@@ -195,7 +195,7 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
     none = made(0)
     empty = Prediction.from_logits(torch.zeros(1, 0, 2, dtype=torch.float64))
     found = replace(none, prediction=empty, cells={})
-    assert "0 inputs predicted; nothing says whether they are like the silo's own." in Page(render(found)).text
+    assert "0 inputs predicted. It is unknown whether the inputs are like the silo's own." in Page(render(found)).text
 
 
 def test_what_to_do_follows_from_the_verdicts() -> None:
@@ -204,15 +204,15 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     step, others = steps(found)
     csv = "with <code>decides</code> = person in the CSV"
     assert step == f"Have a person decide 3 inputs {csv}: 3 with an alarm (typicality of at most 0.05)."
-    assert others == f"Use the labels of the other 17 in the CSV. {WRONG}."
+    assert others == f"Use the labels of the other 17 inputs in the CSV. {WRONG}."
     expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %)."
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     at_silo = steps(replace(found, tested=(12, 322), own=(3, 40), limit=9.0))[1]
     assert at_silo.endswith(
         f"{WRONG}: of the silo's answered test inputs, 3 of 40 were (7.5 %, 95 % interval 2.6 % to "
-        "19.9 %); of all silos' test inputs with total_uncertainty up to 9, 12 of 322 (3.7 %, 95 % interval 2.1 % to "
-        "6.4 %; the limit was chosen on these inputs)."
+        "19.9 %); of all silos' test inputs with total_uncertainty up to 9, 12 of 322 were (3.7 %, 95 % interval 2.1 % "
+        "to 6.4 %; the limit was chosen on these inputs)."
     )
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
@@ -232,7 +232,7 @@ def test_images_of_the_silo_to_compare_with_are_in_the_runs_report_if_it_has_any
     assert [where in step for step in steps(shown)] == [i == at for i in range(len(steps(pictures)))]
     assert not any("Examples of test inputs" in step for step in steps(pictures))
     noted = replace(shown, prediction=replace(made(0).prediction, typicality=None, false_alarm_rate=0.0))
-    assert f"with those of the silo's own {where} before using" in steps(noted)[-1]
+    assert f"with those of the silo's own inputs {where} before using" in steps(noted)[-1]
 
 
 def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
@@ -241,12 +241,12 @@ def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     assert unlike.all_unlike
     named = steps(replace(unlike, source="b c.csv", others=("b c",)))
     own = "predict them with its standardization and calibration"
-    from_source = "If you know from their source, not from alarms, that these inputs are of"
+    from_source = "If you know from their source, not from alarms, that these inputs belong to"
     assert Markup(named[-1]).striptags() == f"{from_source} silo b c, {own}: --silo 'b c'"
     assert named[0].startswith("Have a person decide all 20")
     trained = steps(replace(made(8), source="b c.csv", others=("b c",), in_sample="Trained on."))
     assert not any("several sources" in step for step in trained)
-    assert Markup(trained[0]).striptags() == f"These inputs are of silo b c: {own}: --silo 'b c'"
+    assert Markup(trained[0]).striptags() == f"These inputs belong to silo b c. P{own[1:]}: --silo 'b c'"
     assert trained[1].startswith("Until then, have a person decide all 20")
     assert trained[-1] == "Do not judge the model by these predictions: Trained on."
     assert sum("--silo" in step for step in trained) == 1
@@ -263,8 +263,10 @@ def test_a_file_named_like_another_silo_asks_for_that_silo() -> None:
     assert not any("--silo" in step for step in steps(known))
     changed = replace(made(8), source="new.csv", others=("d",), command="caveat predict new some/new.csv --silo VA")
     several, apart = (Markup(step).striptags() for step in steps(changed)[-2:])
-    assert several.startswith("If the file has several sources, predict each as a file: p-values change near row 8")
-    which = "these inputs, or those of one part, are of another silo (d), predict them, as a file of their own, with"
+    assert several.startswith(
+        "If the file has several sources, predict each as a file of its own: p-values change near row 8"
+    )
+    which = "these inputs, or those of one part, belong to another silo (d), predict them, as a file of their own, with"
     assert which in apart
     assert apart.endswith(": caveat predict new PART.csv --silo NAME")
 
@@ -285,9 +287,9 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
         f"Have a person decide 7 inputs {csv}: 3 with an alarm (typicality of at most 0.05) and 4 that are "
         f"only uncertain (total_uncertainty above {limit:.3g} nats, the limit of the run&#39;s report)."
     )
-    told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 (2.2 %, 95 % interval "
-    told += "1.1 % to 4.4 %; the limit was chosen on these inputs)."
-    assert others == f"Use the labels of the other 13 in the CSV. {CAN_BE_WRONG}: {told}"
+    told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 were (2.2 %, 95 % "
+    told += "interval 1.1 % to 4.4 %; the limit was chosen on these inputs)."
+    assert others == f"Use the labels of the other 13 inputs in the CSV. {CAN_BE_WRONG}: {told}"
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
     report = ", the limit of the run&#39;s report"
     assert only == f"Have a person decide 4 inputs {csv}: 4 with total_uncertainty above {limit:.3g} nats{report}."
@@ -328,10 +330,12 @@ def test_a_file_of_known_and_foreign_rows_is_said_and_drawn() -> None:
     p[8:] = 0.01
     found = made(0, typicality=p, familiarity=p)
     text = next(line.text for line in verdicts(found) if line.kind == "open")
-    assert text.startswith(
-        "P-values change near row 8: 0 of the first 8 inputs and 12 of the other 12 raise an alarm ("
+    assert text.startswith("P-values change near row 8 (Pettitt's test, ")
+    assert "): 0 of the first 8 inputs and 12 of the other 12 raise an alarm. " in text
+    assert any(
+        "predict each as a file of its own: p-values change near row 8, and perhaps again." in step
+        for step in steps(found)
     )
-    assert any("predict each as a file: p-values change near row 8, perhaps again." in step for step in steps(found))
     chart = by_row(found)
     assert chart is not None
     own, alarms = re.findall(r'<g class="(c\d)"><path d="([^"]*)"', str(chart.drawing))
@@ -402,8 +406,8 @@ def test_labels_that_the_report_allows_only_beside_a_person_are_never_left_to_th
     why = f"{only}, as the run's report says: the model misses 7 of 35 test inputs of class '1' here."
     first = "First, check the unusual data of the run (see its warning)."
     said = sentence(found).striptags()
-    assert said == (f"Use 17 of 20 labels {why} A person decides 3 other inputs without the model's label (3 unlike "
-                    f"the silo's own inputs). {first}")  # fmt: skip
+    assert said == (f"Use 17 of 20 labels {why} A person decides the 3 other inputs without the model's label (3 "
+                    f"unlike the silo's own inputs). {first}")  # fmt: skip
     assert found.decides == ["person"] * INPUTS
     data, person, use = steps(found)
     assert data == f"{check} After a new run, predict this file with it."
@@ -411,12 +415,12 @@ def test_labels_that_the_report_allows_only_beside_a_person_are_never_left_to_th
     assert person == f"Have a person decide 3 inputs without the model's label: {alarm}."
     rate = "13.1 %, 95 % interval 6.8 % to 23.8 %"
     wrong = f"of all test inputs of the silo, with or without an alarm, 8 of 61 were ({rate}): 7 of 35 of class '1' and"
-    assert use == f"Use the labels of the other 17 in the CSV {only}. {WRONG}: {wrong} 1 of 26 of class '0'."
+    assert use == f"Use the labels of the other 17 inputs in the CSV {only}. {WRONG}: {wrong} 1 of 26 of class '0'."
     page = Page(render(found)).text
     assert "beside a person's decision" in page
     assert not any(told in page for told in ("for the model", "global model", "the model decides", "the model 17"))
     seldom = sentence(replace(found, prediction=made(4).prediction)).striptags()
-    assert seldom.endswith(f"If these are its own, use 16 of 20 labels {why} {first}")
+    assert seldom.endswith(f"If these inputs are its own, use 16 of 20 labels {why} {first}")
     assert sentence(replace(found, prediction=made(0).prediction)).striptags() == f"Use 20 of 20 labels {why} {first}"
     unlike = replace(found, prediction=made(8).prediction)
     assert sentence(unlike).startswith("<b>Do not rely on these 20 predictions yet</b>")
@@ -424,7 +428,7 @@ def test_labels_that_the_report_allows_only_beside_a_person_are_never_left_to_th
 
 
 def test_confidence_that_the_report_calls_too_high_is_said_of_probabilities() -> None:
-    told = "Do not trust the probabilities: by the run's report, its confidence is too high."
+    told = "Do not trust the probabilities: according to the run's report, confidence is too high."
     assert steps(replace(made(3), advised=SiloAdvice(overconfident=True)))[-1] == told
     assert not any("probabilities:" in step for step in steps(made(3)))
 
@@ -464,7 +468,7 @@ def test_shares_of_a_shifted_column_have_their_numbers_of_rows() -> None:
 def test_without_a_possible_alarm_nothing_says_that_labels_can_be_used() -> None:
     for few in (made(0, typicality=None, false_alarm_rate=0.0), made(0, ranked_among=18)):
         (step,) = steps(few)
-        assert step.startswith("Compare units, codes and selection of the inputs with those of the silo's own")
+        assert step.startswith("Compare units, codes and selection of the inputs with those of the silo's own inputs")
 
 
 def test_one_input_without_finite_probabilities_says_nothing_of_the_others() -> None:
@@ -472,7 +476,7 @@ def test_one_input_without_finite_probabilities_says_nothing_of_the_others() -> 
     found.prediction.probs[4] = torch.nan
     assert "All inputs together are unlike" not in Page(render(found)).text
     check, person = steps(found)
-    assert check == "Check the values of the inputs whose probabilities are not finite, here 1."
+    assert check == "Check the values of the 1 input whose probabilities are not finite."
     assert person.startswith("Have a person decide 1 input with ")
 
 
@@ -501,7 +505,7 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
         told = f"A person decides {doubtful} of {INPUTS} inputs ("
         assert said.startswith(told) or (not doubtful and "The model decides all 20 inputs" in said)
         assert said.endswith((f", the model {INPUTS - doubtful}.", "none has an alarm."))
-    assert unlike or ("nothing says" in said) == (found.alarms is None)
+    assert unlike or ("is unknown whether" in said) == (found.alarms is None)
 
 
 @pytest.mark.parametrize("event", ["", "died"])

@@ -50,12 +50,12 @@ def sentence(findings: Sequence[Finding]) -> str:
     counts = Counter[str](each.verdict for each in findings if each.verdict in _KINDS)
     told = [f"{n} {_KINDS[verdict][2 + (n > 1)]}" for verdict in _KINDS if (n := counts[verdict])]
     if no := sum(each.verdict == "cannot say" and _word(each) == "leaning no" for each in findings):
-        told = [f"{each} ({no} of these leaning no)" if "undecided" in each else each for each in told]
+        told = [f"{each} ({no} leaning to no)" if "undecided" in each else each for each in told]
     return f"Of {plural(counts.total(), 'promise')} of these uncertainties, {joined(told)}."
 
 
 def _word(finding: Finding) -> str:
-    """Return the word of a verdict; of an undecided estimate with an interval, on which side of its limit it is."""
+    """Return the word of a verdict or, for an undecided estimate with an interval, the side of its limit."""
     dot = _estimate(finding)
     if finding.verdict == "cannot say" and _off(finding):
         return "leaning no"
@@ -87,16 +87,16 @@ def shortly(finding: Finding) -> str:
     if _off(finding):
         return _miscalibrated(finding)
     chance = finding.measured["p"] >= _LEVEL
-    told = f"errors {'as' if chance else 'above those'} by chance ({equation(finding.measured['p'])})"
+    told = f"errors are {'as' if chance else 'above those'} by chance ({equation(finding.measured['p'])})"
     if excess := _excess(finding):
-        told += f", mean calibration error {excess} above that by chance"
+        told += f", the mean calibration error is {excess} above that by chance"
     if len(finding.measured["above_chance"]) < 2:
         return f"{told}; one seed does not decide."
     limit, most = finding.measured["limit"], finding.measured.get("excess_at_most")
     if finding.verdict == "holds" or most is None or most >= limit:
-        ruled = f"; {limit} more is {'not ' * (finding.verdict != 'holds')}ruled out"
+        ruled = f"; an excess of {limit} is {'not ' * (finding.verdict != 'holds')}ruled out"
     else:
-        ruled = f"; in some seeds, too few test inputs to rule out confidences that are {limit} too high"
+        ruled = f"; in some seeds, there are too few test inputs to rule out confidences that are {limit} too high"
     return f"{told}{ruled * chance}."
 
 
@@ -123,7 +123,7 @@ def _miscalibrated(finding: Finding) -> str:
     measured = finding.measured
     tests = measured["silos"] * len(measured["above_chance"])
     told = f"{sum(measured['above_chance'])} of {plural(tests, 'test')} of silos find more calibration error than "
-    told += f"chance ({_LEVEL * tests:.1f} expected; together {equation(measured['p'])}{_p(finding)})"
+    told += f"chance explains ({_LEVEL * tests:.1f} are expected; together {equation(measured['p'])}{_p(finding)})"
     if excess := _excess(finding):
         told += f"; the mean excess is {excess}"
     return f"{told}."
@@ -134,7 +134,9 @@ def _beside(finding: Finding) -> str:
     found = finding.measured.get("aleatoric_exponent")
     if not found or "high" not in found:
         return ""
-    return "; of aleatoric uncertainty {} ({} to {})".format(*apart(found["mean"], found["low"], found["high"]))
+    return ". For aleatoric uncertainty, the exponent of n is {} ({} to {})".format(
+        *apart(found["mean"], found["low"], found["high"])
+    )
 
 
 _LEVEL = 0.05
@@ -143,7 +145,7 @@ _DECIDING = {"partial": "partial correlation", "exponent": "exponent of n", "ran
 
 
 def _estimate(finding: Finding) -> Dot | None:
-    """Return what was compared with the finding's limit, with its interval over seeds; None if nothing was."""
+    """Return what was compared with the finding's limit, with its interval over seeds; None if nothing was compared."""
     found = next((finding.measured[key] for key in _DECIDING if key in finding.measured), None)
     if not found or "limit" not in finding.measured or found.get("mean") is None:
         return None
@@ -159,7 +161,7 @@ def _numbers(finding: Finding, dot: Dot) -> str:
     """Return an estimate with its interval and limit."""
     (told,), limit = apart(dot.value), finding.measured["limit"]
     if dot.low is not None and dot.high is not None:
-        told += " ({} to {})".format(*apart(dot.low, dot.high, limit))
+        told += " (95 % interval {} to {})".format(*apart(dot.low, dot.high, limit))
     return f"{told}, promised {'above' if _above(finding) else 'below'} {tick(limit)}"
 
 
@@ -185,8 +187,8 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
         ]
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(notes)
     about = "Estimates with 95 % intervals over seeds, not corrected for the number of promises. Values in the gray "
-    about += "area are as promised. The scale is that of exponents of n and of rank correlations (that of aleatoric "
-    about += "and epistemic without its sign)."
+    about += "area are as promised. The axis is for exponents of n and for rank correlations (that of aleatoric and "
+    about += "epistemic without its sign)."
     if any(each.name == "confidence" for each in shown_ones):
         about += " Confidence has no row: it is tested by the number of silos with errors above chance."
     return Chart(
@@ -227,27 +229,27 @@ def next_steps(audit: AuditFile) -> list[str]:
         now, needed = inputs[0].get("inputs"), inputs[0].get("inputs_needed")
         size = f"about {needed:,} test inputs instead of {now:,}" if now and needed else "more test inputs"
         how = "(more data, or a larger data.split.test); more seeds do not help"
-        steps.append(f"To decide confidence, repeat with {size} {how}.")
+        steps.append(f"To decide on confidence, repeat the audit with {size} {how}.")
     needed = _seeds_needed(audit)
     if beyond := _beyond(needed):
-        steps.append(f"{beyond} The estimate is close to its limit.")
+        steps.append(f"{beyond} Such estimates are close to their limits.")
     if decided := [name for name, seeds in needed.items() if seeds]:
         seeds = seeds_to_decide(audit)
         given = "" if audit.command else f" (--seeds {more_seeds(audit.seeds, seeds)})"
         runs = (seeds - len(audit.seeds)) * len(audit.runs) // len(audit.seeds)
-        more = f", {runs} more runs than these {len(audit.runs)}" * bool(runs)
-        text = f"Repeat with about {seeds} seeds{given}{more}, which decide each of these with a chance of 80 % "
+        more = f", {runs} runs more than these {len(audit.runs)}" * bool(runs)
+        text = f"Repeat with about {seeds} seeds{given}{more}. They decide each of the following with a chance of 80 % "
         each = [f"{name} ({max(_FEWEST, needed[name] or 0)})" for name in decided] if decided[1:] else decided
         steps.append(f"{text}if its estimate is right: {'; '.join(each)}.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 
 _INSTEAD = {
-    "epistemic and data": "Do not read epistemic uncertainty as lack of data: it does not decrease enough with more.",
-    "aleatoric and epistemic": "Use one of aleatoric and epistemic uncertainty: they rank inputs almost equally.",
+    "epistemic and data": "Do not read epistemic uncertainty as lack of data: it decreases too little with more data.",
+    "aleatoric and epistemic": "Use only one of aleatoric and epistemic uncertainty: they rank inputs almost equally.",
     "disagreement": "Do not read epistemic uncertainty of an input as disagreement of models.",
-    "seeds": "Do not single out inputs by epistemic uncertainty: which inputs have a high one depends on the seed. An "
-    'ensemble (uncertainty.source = "ensemble") averages over seeds.',
+    "seeds": "Do not single out inputs by epistemic uncertainty: which inputs have high values depends on the seed. "
+    'An ensemble (uncertainty.source = "ensemble") averages over seeds.',
     "confidence": "Do not read probabilities as frequencies at every silo: some are off by more than chance explains. "
     "More validation inputs (data.split.validation) give more exact temperatures.",
 }
@@ -257,8 +259,7 @@ _USE = {
 }
 """The use of a promise that holds, if it is not what the promise says."""
 _CAREFUL = (
-    "Be careful with probabilities as frequencies: tested alone, calibration errors of some silos are above those by "
-    "chance."
+    "Be careful if you read probabilities as frequencies: tested alone, errors of some silos are above those by chance."
 )
 _MANY_CHANGED = 0.2
 """Share of labels that change between seeds above which more training is advised first."""
@@ -279,7 +280,7 @@ def _longer(audit: AuditFile, changed_labels: float, end: str) -> str:
 def _beyond(needed: dict[str, int | None]) -> str:
     """Return the open findings that no advised number of seeds decides, as a sentence; "" without any."""
     beyond = [name for name, seeds in needed.items() if not seeds]
-    few = f"Do not expect few more seeds to decide {'; '.join(beyond)}: if estimates are right, it takes more than"
+    few = f"Do not expect a few more seeds to decide {'; '.join(beyond)}: if estimates are right, this takes more than"
     return f"{few} {MOST_SEEDS}." if beyond else ""
 
 
@@ -291,7 +292,7 @@ def _unsettled(audit: AuditFile) -> float:
 
 def _seeds_needed(audit: AuditFile) -> dict[str, int | None]:
     """Return the number of seeds that decide each open finding with a chance of 80 %, after a correction for all
-    promises, None for more than `MOST_SEEDS`; no findings if accuracy is too low to say."""
+    promises, with None for more than `MOST_SEEDS`; empty if accuracy is too low to say."""
     found, freedom = dict[str, int | None](), max(1, len(audit.seeds) - 1)
     level = _LEVEL / max(1, sum("p_corrected" in each.measured for each in audit.findings))
     for each in audit.findings:
@@ -317,7 +318,7 @@ _FEWEST = 5
 
 def command(audit: AuditFile) -> str:
     """Return the audit's command with twice the rounds if many labels differ between seeds, and with seeds that would
-    decide what is open; "" if nothing is, or without a command that changes it."""
+    decide what is open; "" if nothing is open, or if no command would decide it."""
     given, out = option_of(audit.command, "--set rounds"), option_of(audit.command, "--out")
     seeds = seeds_to_decide(audit)
     if _unsettled(audit):
@@ -329,7 +330,7 @@ def command(audit: AuditFile) -> str:
 
 
 _GROWN = 2.0
-"""Ratio of aleatoric uncertainty with all data to that with the fewest above which it is stated."""
+"""Ratio of aleatoric uncertainty with all data to that with the least data above which its growth is stated."""
 
 
 def _growth(rows: Rows) -> list[str]:
@@ -340,7 +341,7 @@ def _growth(rows: Rows) -> list[str]:
     (few, low, *_), *_, (most, high, *_) = data
     return [
         f"Do not take aleatoric uncertainty for noise in the data: it is {low:.3f} nats with {few:,.0f} training "
-        f"examples per silo and {high:.3f} with {most:,.0f}, so models of few are too sure."
+        f"examples per silo and {high:.3f} with {most:,.0f}, so models of few examples are too sure."
     ]
 
 

@@ -33,12 +33,12 @@ def sweep_chart(rows: Rows) -> Markup | None:
     if len(sizes) < 2 or not drawn:
         return None
     lowest = min(low for points in drawn.values() for _, _, low, _ in points)
-    if "epistemic" in drawn:  # leaves room for the line that decreases as 1/n
+    if "epistemic" in drawn:  # leave room for the line that decreases as 1/n
         lowest = min(lowest, drawn["epistemic"][0][1] * sizes[0] / sizes[-1])
     highest = max(high for points in drawn.values() for _, _, _, high in points)
     exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
     y_range = (float(exponents[0]), float(max(exponents[-1], exponents[0] + 1)))
-    if len(exponents) > 3:  # at least two ticks within
+    if len(exponents) > 3:  # at least two ticks are within
         y_range, exponents = (math.log10(lowest) - 0.1, math.log10(highest) + 0.1), exponents[1:-1]
     x_range = (math.log10(sizes[0]), math.log10(sizes[-1]))
     frame = Axes(56, 10, 388, 260, x_range, y_range)
@@ -51,7 +51,7 @@ def sweep_chart(rows: Rows) -> Markup | None:
 
 
 def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
-    """Draw lines from the first point that decrease as n^-1/2 and as n^-1, with names next to the frame."""
+    """Draw lines from the first point that decrease as n^-1/2 and as n^-1, with their names next to the frame."""
     drawn: list[Markup] = []
     if not points:
         return drawn

@@ -136,10 +136,10 @@ def histogram(
     values: Sequence[float], write: svg.Write, label: str, axis: str, expected: Sequence[Point] = (), least: float = 0.0
 ) -> Markup:
     """Draw the number of silos' values in bins of equal width, at least `least`, which are centered on the values if
-    there are few. A line shows what is `expected`: values, each with its number."""
+    these are few. A line shows the `expected` values, each with its number."""
     marks, found = svg.ticks(min(values), max(values)), sorted(set(values))
     low, high, bars = marks[0], marks[-1], _BARS
-    # shares of few inputs are multiples of a step: other bins would be empty or have several of them
+    # shares of few inputs are multiples of a step: other bins would contain none or several of these multiples
     step = min((b - a for a, b in pairwise(found) if b - a > 1e-6), default=0.0)
     if step and (steps := round((found[-1] - found[0]) / step)) < _BARS:
         low, high, bars = found[0] - step / 2, found[-1] + step / 2, steps + 1
@@ -277,7 +277,7 @@ def reliability_diagram(bins: Reliability, label: str) -> Markup:
     body = [
         frame.axes([], labels),
         *_accuracies(frame, bins, 4),
-        *histogram_bars(below, bins.count, [f"{count} predictions" for count in bins.count]),
+        *histogram_bars(below, bins.count, [plural(count, "prediction") for count in bins.count]),
         *numbers,
         below.named("confidence"),
     ]
@@ -289,7 +289,7 @@ def _accuracies(frame: svg.Axes, bins: Reliability, size: float) -> list[Markup]
     for count, confidence, correct in zip(bins.count, bins.confidence, bins.correct, strict=True):
         if count:
             x, (low, high) = confidence / count, wilson(correct, count)
-            note = f"{count} predictions: confidence {x:.3f}, accuracy {correct / count:.3f}"
+            note = f"{plural(count, 'prediction')}: confidence {x:.3f}, accuracy {correct / count:.3f}"
             span = svg.strokes([(frame.at((x, low)), frame.at((x, high)))], "whisker thin")
             drawn.append(svg.group(note, span, svg.marks(0, [frame.at((x, correct / count))], size), class_="c0"))
     return drawn
@@ -314,7 +314,7 @@ def risk_curve(
             svg.text(frame.left + 4, y - 5, "guaranteed", "", "note"),
         ]
     if policy:
-        note = f"{policy[0]:.1%} answered, {policy[1]:.1%} of these wrong"
+        note = f"{percent(policy[0])} answered, {percent(policy[1])} of these wrong"
         drawn.append(svg.group(note, svg.marks(svg.DIAMOND, [frame.at(policy)], 5, "dot")))
     x_ticks, y_written = svg.written(_SHARES, percent_tick), svg.written(y_ticks, percent_tick)
     return svg.plot(frame, label, x_ticks, y_written, "answered", svg.group("", *drawn, class_="line mean"))
@@ -356,7 +356,7 @@ def spans(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
 
 
 def _part(at: Point, width: float, height: float, class_: str, *title: Markup) -> Markup:
-    # Inset by half a stroke, so the outline of an empty part stays inside, and a gap separates neighbors.
+    # Inset by half a stroke, so that the outline of an empty part stays inside, and a gap separates neighbors.
     inset = 0.7
     inside = max(width - 2 * inset, 0.3), height - 2 * inset
     return svg.rect((at[0] + inset, at[1] + inset), *inside, class_, *title)

@@ -19,7 +19,7 @@ _MOST_POINTS = 400
 
 
 def curve(found: PredictedInputs, name: str, about: str) -> Chart | None:
-    """Return the share of inputs up to each p-value of a score, which is the p-value itself for the silo's own inputs;
+    """Return the share of inputs up to each p-value of a score, about the p-value itself for the silo's own inputs;
     None without p-values."""
     values = found.prediction.p_values.get(name)
     known = values[values.isfinite()].tolist() if values is not None else []
@@ -31,7 +31,7 @@ def curve(found: PredictedInputs, name: str, about: str) -> Chart | None:
     chance = [(i / 40, _half(i / 40, found.ranked_among, len(known))) for i in range(41)]
     low, high = ([(x, min(max(x + side * half, 0.0), 1.0)) for x, half in chance] for side in (-1, 1))
     rate = found.prediction.false_alarm_rate
-    told = f"{sum(p <= rate for p in known):,} of {plural(len(known), 'input')} at most {rate:g}"
+    told = f"{sum(p <= rate for p in known):,} of {plural(len(known), 'input')} have a p-value of at most {rate:g}"
     drawn = [
         svg.polygon([frame.at(point) for point in [*high, *low[::-1]]], "track"),
         svg.line(frame.at((0, 0)), frame.at((1, 1)), "event"),
@@ -50,7 +50,7 @@ def _half(p: float, among: int, inputs: int) -> float:
 
 
 def by_row(found: PredictedInputs) -> Chart | None:
-    """Return the p-values of all inputs in the order of the file, means of some if there are too many."""
+    """Return the p-values of all inputs in the order of the file, or means of adjacent ones if there are too many."""
     values, n = found.prediction.typicality, len(found.prediction)
     if values is None or found.alarms is None or n < 2:
         return None
@@ -63,20 +63,23 @@ def by_row(found: PredictedInputs) -> Chart | None:
         marked = [frame.at(each) for each in places if (each[1] <= rate) == low]
         drawn.append(svg.group("", svg.marks(0, marked, 2), class_=own))
     x_ticks = [(v, f"{v:,.0f}") for v in svg.ticks(0, n - 1) if v < n and v == int(v)]
-    about = f"{found.alarms.raised:,} of {plural(n, 'input')} at most {rate:g} (dashed), which are alarms"
+    about = (
+        f"{found.alarms.raised:,} of {plural(n, 'input')} have a p-value of at most {rate:g} (dashed), which raises "
+    )
+    about += "an alarm"
     plot = svg.plot(frame, f"P-values in the order of the file: {about}", x_ticks, [(0, "0"), (1, "1")], "row", *drawn)
     means = f" Points are means of {size} rows." * (size > 1)
     return Chart("Typicality in the order of the file", plot, f"{about}.{means}")
 
 
 def scores(found: PredictedInputs) -> str:
-    """Return for how many inputs each single score is low, and all together."""
+    """Return for how many inputs the p-value of each single score is low, and for how many that of all together."""
     low, rate = ", ".join(f"{name} for {n:,}" for name, n in _low(found).items()), found.prediction.false_alarm_rate
-    return f"at most {rate:g}: {low}; typicality tests the others together, corrected for their number"
+    return f"p-values of at most {rate:g}: {low} inputs; typicality combines the others, corrected for their number"
 
 
 def _low(found: PredictedInputs) -> dict[str, int]:
-    """Return the number of low p-values of each single score, and of all together."""
+    """Return the number of low p-values of each single score, and of all scores together."""
     known, rate = found.prediction.p_values, found.prediction.false_alarm_rate
     return {name: int((known[name] <= rate).sum()) for name in (*SCORES, "typicality") if name in known}
 
@@ -93,7 +96,8 @@ def equal(found: PredictedInputs) -> str:
 
 
 def alone(found: PredictedInputs) -> str:
-    """Return the single score that is low for most inputs, if for more than all scores together; "" otherwise."""
+    """Return the single score with the most low p-values, if these are more than those of all scores together; ""
+    otherwise."""
     low, rate = _low(found), found.prediction.false_alarm_rate
     alarms = low.pop("typicality", None)
     if alarms is None or not low or low[most := max(low, key=lambda name: low[name])] <= alarms:

@@ -19,9 +19,9 @@ from ..uncertainty.statistical_tests import beta_binomial_tail, change_test
 LEVEL = 0.01
 """Level of the tests of all inputs together."""
 _FEW_EQUAL = 2
-"""Number of inputs up to which equal distances may be rounded ones."""
+"""Number of inputs up to which equal distances may be due to rounding."""
 NEAR = 0.2
-"""Difference of two probabilities below which a label is nearly undecided: below 60 % of two classes."""
+"""Difference of two probabilities below which a label is nearly undecided, such as 0.59 and 0.41."""
 
 
 class Alarms(NamedTuple):
@@ -38,7 +38,7 @@ class Alarms(NamedTuple):
 
     @property
     def seldom(self) -> bool:
-        """Whether there are as many by chance in fewer than a twentieth of files."""
+        """Whether fewer than one in 20 files of the silo's own inputs have as many by chance."""
         return self.p < 0.05
 
 
@@ -53,7 +53,7 @@ class SiloAdvice:
     overconfident: bool = False
     """Whether the report says not to trust its confidence."""
     check: Markup | None = None
-    """To check the unusual data of the run first; None if no warning about data concerns the silo."""
+    """How to check the unusual data of the run first; None if no warning about data concerns the silo."""
 
 
 NOTHING = SiloAdvice()
@@ -77,10 +77,10 @@ class PredictedInputs:
     others: Sequence[str] = ()
     """The other silos of the run."""
     tested: tuple[int, int] | None = None
-    """Wrong and answered test inputs of the silo in the run or, with a limit, of all silos' test inputs up to it; None
-    for a quantity or a time."""
+    """Numbers of wrong and of answered test inputs of the silo or, with a limit, of all silos' test inputs up to the
+    limit; None for a quantity or a time."""
     own: tuple[int, int] | None = None
-    """Wrong and answered test inputs of the silo, whatever the limit."""
+    """Numbers of wrong and of answered test inputs of the silo, whatever the limit."""
     limit: float | None = None
     """The total uncertainty above which the run's report refers inputs to a person; None without one."""
     advised: SiloAdvice = NOTHING
@@ -92,18 +92,18 @@ class PredictedInputs:
     warnings: Sequence[str] = ()
     """The run's warnings that concern the silo."""
     in_sample: str = ""
-    """That the run has trained on these inputs; empty if it has not."""
+    """The statement that the run has trained on these inputs; empty if it has not."""
     different: int | None = None
     """The number of different inputs; None if unknown."""
     features: str = "features"
     """What the model maps inputs to, before classes: "codewords" if features are discrete."""
     evaluating: str = ""
-    """The command that tests the model on labelled inputs of this silo, and the file if this has labels."""
+    """The command that tests the model on labelled inputs of this silo, those of the file if it has labels."""
     labelled: bool = False
     """Whether the file has labels."""
     command: str = ""
     missing_there: Collection[str] = ()
-    """Columns of which most values are missing in the calibration rows of the `namesake` that the run keeps."""
+    """Columns that are mostly missing in the calibration rows of the silo `namesake`, if the run keeps these rows."""
     own_images: bool = False
     """Whether the run's report shows images of the silo."""
 
@@ -158,7 +158,7 @@ class PredictedInputs:
 
     @property
     def alarm_rank(self) -> int:
-        """Up to how many calibration inputs and itself an input with an alarm has, at least as unusual as it."""
+        """Maximum number of inputs at least as unusual as an input with an alarm: this one and calibration inputs."""
         return math.floor(self.prediction.false_alarm_rate * (self.ranked_among + 1) + 1e-9)
 
     @cached_property
@@ -169,7 +169,7 @@ class PredictedInputs:
         if typicality is None or not n or places < 1:
             return None
         raised = int((typicality <= rate).sum())
-        # The threshold comes from the same few calibration inputs for all new ones.
+        # The threshold comes from the same few calibration inputs for all new inputs.
         p = beta_binomial_tail(raised, n, places, self.ranked_among + 1 - places)
         return Alarms(raised, p)
 
@@ -192,7 +192,7 @@ class PredictedInputs:
 
     @property
     def of_silo(self) -> str:
-        """The other silo of which the inputs are, by the file's name and because the run has trained on it, or ""."""
+        """The other silo to which inputs of the run belong by the name of their file; "" if unknown."""
         return self.namesake if self.in_sample else ""
 
     @cached_property
@@ -207,7 +207,7 @@ class PredictedInputs:
 
     @cached_property
     def undecided(self) -> int:
-        """The number of inputs with a label to use of which two classes are nearly as probable."""
+        """The number of inputs whose label is used although two classes are nearly equally probable."""
         if self.figures or self.prediction.probs.shape[-1] < 2:
             return 0
         first, second = self.prediction.probs.topk(2).values.unbind(-1)
@@ -221,7 +221,7 @@ class PredictedInputs:
 
     @cached_property
     def figures(self) -> Mapping[str, Tensor]:
-        """What is told of a quantity or a time by name, (N,) each; nothing for classes."""
+        """Predicted values of a quantity or a time by name, (N,) each; empty for classes."""
         target = self.prediction.target
         return {} if target is None else target.figures(self.prediction.probs, self.prediction.interval)
 

@@ -29,7 +29,7 @@ WHY = {
     Reason.OUTSIDE: "a value outside the data dictionary",
     Reason.EMPTY: "all values are missing",
 }
-"""Why a reason asks for a person, in words."""
+"""Reasons for a person's decision, in words."""
 
 
 def shifted(found: PredictedInputs) -> Table | None:
@@ -51,13 +51,13 @@ def shifted(found: PredictedInputs) -> Table | None:
     return table(
         columns,
         "Columns in which all rows together differ from the silo's own calibration rows; p-values are corrected for "
-        "all. Shares missing are of all rows, other figures of the n rows with a value.",
+        "all tests. The share missing is of all rows, the other figures are of the n rows with a value.",
     )
 
 
 def answers(found: PredictedInputs) -> Table | None:
-    """Return the number of inputs by label, of those for the model and for a person; of a quantity or a time quantiles
-    of predictions; None if a person decides all inputs."""
+    """Return the number of inputs by label, for the model and for a person, or quantiles of predictions for a quantity
+    or a time; None if a person decides all inputs."""
     if all(found.referred):
         return None
     if found.figures:
@@ -73,7 +73,7 @@ def answers(found: PredictedInputs) -> Table | None:
 
 
 def _quantiles(found: PredictedInputs) -> Table | None:
-    """Return a row for inputs for the model and one for those for a person: lowest, middle, highest predictions."""
+    """Return the lowest, the median and the highest prediction, in a row for the model and one for a person."""
     name, values = next(iter(found.figures.items()))
     rows: list[tuple[str, list[float]]] = []
     for kind, wanted in (("for the model", False), ("for a person", True)):
@@ -94,7 +94,7 @@ def _number(value: float) -> str:
 def strangest(found: PredictedInputs) -> list[int]:
     values, raised = found.prediction.typicality, found.alarms.raised if found.alarms else 0
     shown = min(max(_SHOWN, raised), _MOST_ALARMS)
-    order = found.doubt.nan_to_num(nan=math.inf).argsort(stable=True, descending=True)  # of equal p-values
+    order = found.doubt.nan_to_num(nan=math.inf).argsort(stable=True, descending=True)  # among equal p-values
     if values is not None:
         order = order[values[order].nan_to_num(nan=-math.inf).argsort(stable=True)]
     return order[:shown].tolist()
@@ -111,8 +111,8 @@ def first(found: PredictedInputs) -> str:
 
 
 def tied(found: PredictedInputs) -> str:
-    """Return how many inputs have p-values as low as those listed, if these are more, and rows that a person decides,
-    if these are some of the rows of a table."""
+    """Return how many inputs have p-values as low as the listed inputs, if there are more of them, and the rows that a
+    person decides, if these are some of the rows of a table."""
     values, shown = found.prediction.typicality, strangest(found)
     tied = int((values <= values[shown[-1]]).sum()) if values is not None and shown else 0
     text = f" {tied:,} inputs have p-values as low as these; the most uncertain are shown." * (tied > len(shown))
@@ -124,7 +124,7 @@ def tied(found: PredictedInputs) -> str:
 
 
 def surest(found: PredictedInputs, last: bool = False) -> list[int]:
-    """Return the surest of the inputs without an abstention, or the least sure ones, which may be fewer."""
+    """Return the surest inputs without an abstention or, if `last`, the least sure ones; at most `_SHOWN`."""
     order = found.doubt.argsort(stable=True, descending=last).tolist()
     return [i for i in order if found.answered[i]][:_SHOWN]
 
@@ -142,13 +142,13 @@ def _decider(found: PredictedInputs, i: int) -> str:
     if found.referred[i]:
         return "a person"
     if found.beside:
-        return "a person, beside the label"
+        return "a person with the label"
     return f"{Decision(int(found.prediction.decision[i])).name.lower()} model"
 
 
 def inputs(found: PredictedInputs, places: Sequence[int], caption: str, rows_told: bool = False) -> Table | None:
-    """Return a row per input with its prediction, the values of its columns, and its note; `rows_told`: the
-    caption has `tied`."""
+    """Return a row per input with its prediction, the values of its columns, and its note; `rows_told` is whether
+    the caption contains `tied`."""
     if not places:
         return None
     prediction, reasons, quantity = found.prediction, found.reasons, bool(found.figures)
@@ -176,7 +176,8 @@ def inputs(found: PredictedInputs, places: Sequence[int], caption: str, rows_tol
     ]
     caption += f" Each of the {len(places)} shown has the p-value {p_values[0]}." * same
     known = deciders[0] == "a person" and (all(found.referred) or (rows_told and not found.files))
-    caption += f" {initial(deciders[0])} decides each." * (one and not known)
+    who = deciders[0] if deciders[0].startswith("a person") else f"the {deciders[0]}"
+    caption += f" {initial(who)} decides each." * (one and not known)
     more = len(found.cells) - len(shown)
     caption += f" {more:,} further columns of the file are not shown." if more > 0 else ""
     return table(columns, caption)

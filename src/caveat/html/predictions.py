@@ -20,10 +20,10 @@ from .templates import Statement, worst_first
 
 _MOST_NOTES, _FEW = 5, 3
 _FEW_DIFFERENT = 0.9
-"""Share of different inputs below which repeated ones are stated."""
+"""Share of different inputs below which the page says that inputs are repeated."""
 
 _NEARLY_SELDOM = 0.1
-"""Share of files of a silo's own inputs with as many alarms below which their number is not called good."""
+"""Probability of as many alarms by chance below which their number is not called good."""
 _ALARMS = (Reason.UNFAMILIAR, Reason.NOVEL, Reason.UNSURE)
 
 
@@ -75,17 +75,18 @@ def _decided(found: PredictedInputs) -> Markup:
     beside = found.beside and doubtful < n
     if beside and not (found.alarms and found.alarms.seldom):
         text = Markup("U{}.{}{}")
-        alone = f" A person decides {plural(doubtful, 'other input')} without the model's label{told}." * (doubtful > 0)
-        like = " Nothing says whether the inputs are like the silo's own." * (found.alarms is None)
+        others = plural(doubtful, "other input")
+        alone = f" A person decides the {others} without the model's label{told}." * (doubtful > 0)
+        like = " It is unknown whether the inputs are like the silo's own." * (found.alarms is None)
         return text.format(_beside(found), alone, like)
     if found.alarms is None:
-        text = Markup("<b>{}</b> predicted; nothing says whether they are like the silo's own{}.")
+        text = Markup("<b>{}</b> predicted. It is unknown whether the inputs are like the silo's own{}.")
         return text.format(plural(n, "input"), f"; a person decides {doubtful:,}{told}" if doubtful else "")
     if not doubtful:
         return Markup("The model decides <b>all {}</b>: none has an alarm.").format(plural(n, "input"))
     if found.alarms.seldom:
-        text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected; so many or more happen by "
-                      "chance in {} of files of the silo's own inputs. If these are its own, {}.")  # fmt: skip
+        text = Markup("<b>Check the file first</b>: {:,} of {} raise an alarm, {} expected; as many or more happen by "
+                      "chance in {} of files of the silo's own inputs. If these inputs are its own, {}.")  # fmt: skip
         then = f"a person decides {doubtful:,} and the model {n - doubtful:,}"
         return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), percent(found.alarms.p),
                            "u" + _beside(found) if beside else then)  # fmt: skip
@@ -104,7 +105,7 @@ def _beside(found: PredictedInputs) -> Markup:
 
 
 def _expected_alarms(found: PredictedInputs) -> str:
-    """Return how many of as many inputs of the silo's own raise an alarm in the mean."""
+    """Return how many alarms are expected among the same number of the silo's own inputs, with the verb."""
     number = len(found.prediction) * found.alarm_rank / (found.ranked_among + 1)
     return "fewer than 1 is" if number < 0.95 else f"about {number:.0f} are" if number >= 1.5 else "about 1 is"
 
@@ -123,7 +124,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
     n = len(prediction)
     rate = prediction.false_alarm_rate
     if prediction.typicality is None or not rate:
-        lines.append(Statement("unknown", "No alarm is possible: the run has no p-values of inputs."))
+        lines.append(Statement("unknown", "No alarm is possible: the run has no p-values for inputs."))
     elif alarms := found.alarms:
         near = alarms.p < _NEARLY_SELDOM and not alarms.seldom
         chance = f"; this is {'' if alarms.seldom else 'no '}more than chance explains ({equation(alarms.p)})"
@@ -149,18 +150,16 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         lines.append(Statement("unknown", f"No alarm is possible: {among}."))
     if found.unlike:
         told = listed(found.unlike, _MOST_NOTES)
-        lines.append(Statement("bad", f"Columns unlike the silo's own, over all rows: {told}."))
+        lines.append(Statement("bad", f"Over all rows, these columns are unlike the silo's own: {told}."))
     if copies := found.equal_to_training:
         text = f"{copies:,} of {plural(n, 'input')} are (nearly) equal to a training input of the silo, in the "
-        text += (
-            "features that the model predicts from: if they are copies of it, these predictions say nothing about new "
-        )
+        text += "features that the model predicts from: if they are copies, these predictions say nothing about new "
         text += "inputs."
         lines.append(Statement("unknown", text))
     if found.changes:
-        lines.append(Statement("open", f"{_parts(found)}: the file may have several sources, or be sorted."))
+        lines.append(Statement("open", f"{_parts(found)}. The file may have several sources, or be sorted."))
     if found.different and found.different < _FEW_DIFFERENT * n:
-        told = f"Only {found.different:,} of {plural(n, 'input')} are different; tests count repeated ones as "
+        told = f"Only {found.different:,} of {plural(n, 'input')} are different; tests count repeated inputs as "
         lines.append(Statement("open", f"{told}independent."))
     notes = Counter(note for note in prediction.input_notes if note)
     if notes:
@@ -169,7 +168,7 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
         text = f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}."
         lines.append(Statement("open", text))
     if undefined := found.undefined:
-        lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
+        lines.append(Statement("bad", f"{undefined:,} of {plural(n, 'input')} have probabilities that are not finite."))
     return worst_first(lines)
 
 
@@ -177,7 +176,7 @@ def _parts(found: PredictedInputs) -> str:
     """Return how many inputs raise an alarm in each part of a file in which p-values change."""
     (at, p), n, alarms = found.change, len(found.prediction), found.prediction.alarms.tolist()
     parts = f"{sum(alarms[:at]):,} of the first {at:,} inputs and {sum(alarms[at:]):,} of the other {n - at:,}"
-    return f"P-values change near {found.place(at)}: {parts} raise an alarm (Pettitt's test, {equation(p)})"
+    return f"P-values change near {found.place(at)} (Pettitt's test, {equation(p)}): {parts} raise an alarm"
 
 
 def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
@@ -189,7 +188,7 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     checked = "units, codes and selection of the inputs" if found.cells else "scale and source of the inputs"
     checked = "orientation, contrast and source of the images" if n and found.image(0) else checked
     seen = f' (the run\'s report has some: "Examples of test inputs", {plain(found.silo)})' * found.own_images
-    compare = f"Compare {checked} with those of the silo's own{seen}"
+    compare = f"Compare {checked} with those of the silo's own inputs{seen}"
     how = "The file has labels: test the model" if found.labelled else "Test the model on more labelled inputs,"
     test = [Markup("{} with {}.").format(how, code(found.evaluating))] * bool(found.evaluating)
     data = [f"Do not judge the model by these predictions: {found.in_sample}"] * bool(found.in_sample)
@@ -201,17 +200,18 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
         have = "Until then, have" if known else "Have"
         steps.append(text.format(have, f"all {n:,} inputs" if n > 1 else plural(n, "input")))
     if found.all_unlike:
-        beside = f" and compare them with images of the silo's own{seen}" * bool(seen)
+        beside = f" and compare them with the silo's own images{seen}" * bool(seen)
         check = f"Check {checked}{beside} before you rely on any prediction."
         steps.append(_why_missing(found) or check)
         if found.changes and not known:
-            several = "If the file has several sources, predict each as a file: p-values change near {}, perhaps again."
+            several = "If the file has several sources, predict each as a file of its own: p-values change near {}, "
+            several += "and perhaps again."
             steps.append(several.format(found.place(found.change[0])))
         steps += [*another * (not known), *test * found.labelled]
     elif found.advised.against:
         steps += test
     if undefined := found.undefined:
-        steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
+        steps.append(f"Check the values of the {plural(undefined, 'input')} whose probabilities are not finite.")
     first = bool(found.alarms and found.alarms.seldom and doubtful < n and not refused)
     if first:
         steps.append(f"{compare}. If they differ, have a person decide all inputs.")
@@ -235,7 +235,8 @@ def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
     unknown = found.alarms is None or any(line.kind in ("bad", "open") for line in lines)
     if found.undefined or doubtful == n:
         return [*steps, *data]
-    what = f"{'values' if found.figures else 'labels'} of the {f'other {n - doubtful:,} in the ' * (doubtful > 0)}CSV"
+    others = f"other {plural(n - doubtful, 'input')} in the " * (doubtful > 0)
+    what = f"{'values' if found.figures else 'labels'} of the {others}CSV"
     only = " only beside a person's own decision" * found.beside
     check = f"{compare} before using the {what}{',' * bool(only)}{only}."
     wrong = f" {_expected(found)}" * (found.alarms is not None)
@@ -253,13 +254,13 @@ def _undecided(found: PredictedInputs) -> str:
 
 
 def _overconfident(found: PredictedInputs) -> list[str]:
-    told = "Do not trust the probabilities: by the run's report, its confidence is too high."
+    told = "Do not trust the probabilities: according to the run's report, confidence is too high."
     return [told] * found.advised.overconfident
 
 
 def _why_missing(found: PredictedInputs) -> str:
-    """Return what columns that are mostly missing here, and more often than in the silo's own rows, mean if the silo
-    of the inputs is known, or what to find out about them; "" without any."""
+    """Return what it means that columns are mostly missing here, and more often than in the silo's own rows, if the
+    silo of the inputs is known, or else what to find out; "" without such columns."""
     few = [each for each in found.prediction.unlike_columns
            if each.figure == "share missing" and each.here > max(0.5, each.known)]  # fmt: skip
     if not few:
@@ -275,14 +276,14 @@ def _why_missing(found: PredictedInputs) -> str:
 
 
 def _fitted(found: PredictedInputs) -> str:
-    """Return what predictions use that is fitted at each silo."""
+    """Return the parts of predictions that are fitted at each silo, in words."""
     scaled = found.prediction.uncalibrated_probs is not None
     return joined(["standardization"] * bool(found.cells) + ["temperature"] * scaled + ["calibration"])
 
 
 def _another_silo(found: PredictedInputs) -> list[Markup]:
-    """Return how to predict if the inputs, or a part of them, are of another silo, the one that the file is named after
-    if there is one."""
+    """Return how to predict if the inputs, or some of them, belong to another silo: the one that the file is named
+    after, if any."""
     if not found.others:
         return []
     named = found.namesake
@@ -291,10 +292,11 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
            if (given := option_of(found.command, name))}  # fmt: skip
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
     if found.of_silo:
-        text = Markup("These inputs are of silo {}: predict them with its {}: {}")
+        text = Markup("These inputs belong to silo {}. Predict them with its {}: {}")
         return [text.format(plain(named), _fitted(found), code(with_it))]
-    # Of many silos, one raises few alarms by chance.
-    text = Markup("If you know from their source, not from alarms, that {} are of {}, predict them{} with its {}: {}")
+    # Few alarms do not show the silo: among many silos, one raises few by chance.
+    text = Markup("If you know from their source, not from alarms, that {} belong to {}, predict them{} with "
+                  "its {}: {}")  # fmt: skip
     whose = f"silo {plain(named)}" if named else f"another silo ({listed(list(map(plain, found.others)), _FEW)})"
     which, alone = "these inputs", ""
     if found.changes:
@@ -312,7 +314,7 @@ def _expected(found: PredictedInputs) -> str:
     if found.limit is not None and found.tested and found.tested[1]:
         wrong, of = found.tested
         parts.append(f"of all silos' test inputs with total_uncertainty up to {found.limit:.3g}, {wrong:,} of {of:,} "
-                     f"({rate(wrong, of)}; the limit was chosen on these inputs)")  # fmt: skip
+                     f"were ({rate(wrong, of)}; the limit was chosen on these inputs)")  # fmt: skip
     return f"{told}{':' * bool(parts)} {'; '.join(parts)}".rstrip() + "."
 
 

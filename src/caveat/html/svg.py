@@ -21,7 +21,7 @@ class Chart:
 
 
 def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
-    """Return an element; attributes lose a trailing underscore, inner ones become hyphens, None is left out."""
+    """Return an element; names lose a trailing underscore, other underscores become hyphens, None is left out."""
     pairs = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items() if value is not None)
     written = "".join(f' {name}="{escape(number(v) if isinstance(v, float) else v)}"' for name, v in pairs)
     return Markup(f"<{tag}{written}>{join(children)}</{tag}>")
@@ -98,12 +98,12 @@ def color(series: int) -> str:
 
 
 def dash(series: int) -> str | None:
-    """Return the dashes of a series, so no series is distinguished by color alone."""
+    """Return the dashes of a series, so that no series is distinguished by color alone."""
     return _DASHES[series % len(_DASHES)]
 
 
 def marks(series: int, places: Iterable[Point], size: float = 3.2, class_: str = "fill") -> Markup:
-    """Draw the marks of a series in one path, because pages may have thousands."""
+    """Draw the marks of a series in one path, because pages may have thousands of marks."""
     corners = _CORNERS[series % len(_CORNERS)]
     drawn = (_polygon(corners, place, size) if corners else _disc(place, size) for place in places)
     return element("path", d="".join(drawn), class_=class_)
@@ -230,7 +230,7 @@ class Axes:
         return join([base, *(text(self.x(v), self.bottom + 15, label, "middle", "tick") for v, label in x_ticks)])
 
     def named(self, name: str) -> Markup:
-        """Return the name of the numbers below."""
+        """Return the name of the numbers below the plot."""
         return text(self.right, self.bottom + 31, name, "end", "tick")
 
 
@@ -253,11 +253,11 @@ class Line:
 
     points: Sequence[Point]
     series: int | None
-    """Sets color, dash and mark; None for a plain line."""
+    """Determines color, dash and mark; None for a plain line."""
     note: str
-    """Its title."""
+    """The title of the line."""
     style: str = ""
-    """CSS classes."""
+    """CSS classes of the line."""
     name: str = ""
     """The name for highlighting; empty for none."""
     marked: Sequence[Point] | None = None
@@ -271,7 +271,7 @@ def draw(frame: Axes, one: Line, *more: Markup) -> Markup:
     if series is not None:
         marked = one.marked if one.marked is not None else [one.points[len(one.points) // 2], one.points[-1]]
         drawn.append(marks(series, dict.fromkeys(map(frame.at, marked))))
-    # A wide invisible stroke, so the title also shows close to the line, which is only 1.4 units wide.
+    # A wide invisible stroke, so that the title also shows close to the line, which is only 1.4 units wide.
     drawn.append(polyline(points, "reach"))
     own = color(series) if series is not None else ""
     return group(one.note, *drawn, class_=" ".join(filter(None, ("line", one.style, own))), name=one.name)

@@ -15,7 +15,7 @@ from ..core.text import decimal, percent, short_source
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|points?|nats|min|s|[kMG]?B)(?!\w)[^<>]*<)")
 _PROSE = re.compile(r"<(p|li|dd|figcaption)\b.*?</\1>", re.DOTALL)
-"""Text with lines; cells of tables have no line breaks, and commands and settings stay as they are."""
+"""Running text; cells of tables have no line breaks, and commands and settings stay as they are."""
 
 
 def render(template: str, **parts: Any) -> str:

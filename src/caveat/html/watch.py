@@ -13,7 +13,7 @@ from .templates import table, words
 
 
 class Found(NamedTuple):
-    """The evidence of a monitor, as a share of that of an alarm."""
+    """The evidence of a monitor, as a share of the evidence that raises an alarm."""
 
     name: str
     counted: int
@@ -21,7 +21,7 @@ class Found(NamedTuple):
 
 
 def chart(points: Sequence[tuple[int, float]]) -> Chart | None:
-    """Return the evidence over inputs on a logarithmic axis, None without two points."""
+    """Return the evidence over inputs on a logarithmic axis, None with fewer than two points."""
     if len(points) < 2:
         return None
     logs = [(float(t), math.log10(min(max(share, 1e-4), 1e4))) for t, share in points]
@@ -32,7 +32,8 @@ def chart(points: Sequence[tuple[int, float]]) -> Chart | None:
     drawn = plot(
         frame, "Evidence over inputs", x_ticks, y_ticks, "inputs", limit, draw(frame, Line(logs, 0, "evidence"))
     )
-    return Chart("Evidence over time", drawn, "The largest of all monitors, as a share of the evidence of an alarm.")
+    about = "The largest evidence of all monitors, as a share of the evidence that raises an alarm."
+    return Chart("Evidence over time", drawn, about)
 
 
 def render(watch: WatchFile, found: Sequence[Found], columns: Mapping[str, float],
@@ -47,9 +48,9 @@ def render(watch: WatchFile, found: Sequence[Found], columns: Mapping[str, float
         monitors=table([
             words("monitor", (each.name for each in found)),
             numbers("counted", (f"{each.counted:,}" for each in found)),
-            numbers("evidence", (f"{each.share:.3g}" for each in found), "1 is an alarm"),
+            numbers("evidence", (f"{each.share:.3g}" for each in found), "1 raises an alarm"),
         ]),
         columns=table([
             words("column", (name for name, _ in most)), numbers("evidence", (f"{share:.3g}" for _, share in most)),
-        ], "Parts of the evidence of columns; 1 is an alarm.") if most else None,
+        ], "The parts of the evidence of the monitor columns; a sum of 1 raises an alarm.") if most else None,
     )  # fmt: skip
