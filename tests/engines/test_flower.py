@@ -182,13 +182,13 @@ HOSTILE: dict[str, tuple[Callable[[Message], Message], str]] = {
     ),
     "a group more": (
         rewritten(lambda p: p | {"labels": {"y": torch.zeros(9)}}),
-        "expected missing as in the updates of most silos",
+        "is missing in the updates of most silos",
     ),
     "nothing": (rewritten(lambda p: {}), "missing, expected "),
     "1e30": (rewritten(each(lambda t: torch.full_like(t, 1e30))), "an entry of 1e\\+30"),
     "ten times the size": (
         rewritten(lambda p: p | {"more": {n: torch.cat([t.flatten()] * 10) for n, t in p["model"].items()}}),
-        "expected missing as in the updates of most silos",
+        "is missing in the updates of most silos",
     ),
     "float64": (rewritten(each(lambda t: t.double())), "float64, expected .* torch.float32 as sent"),
     "too many examples": (rewritten(lambda p: p, examples=10**9), "has weight 1,000,000,000"),

@@ -87,8 +87,9 @@ def _difference(each: Form, usual: Form) -> str:
     for path in sorted(found.keys() | expected.keys()):
         if found.get(path) != expected.get(path):
             there = " ".join(found.get(path, ["missing"]))
-            usually = " ".join(expected.get(path, ["missing"]))
-            return f"{'/'.join(path)} is {there}, expected {usually} as in the updates of most silos"
+            if path not in expected:
+                return f"{'/'.join(path)} is missing in the updates of most silos"
+            return f"{'/'.join(path)} is {there}, expected {' '.join(expected[path])} as in the updates of most silos"
     return "has other tensors than most silos"
 
 

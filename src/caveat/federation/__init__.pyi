@@ -1,4 +1,4 @@
-"""What a project of Flower imports, and where it is."""
+"""The names that a project on Flower imports, and their modules."""
 
 from ..nn.custom_model import make_known as make_known
 from .server.app import server_app as server_app

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# certificates.sh HOSTNAME|IP...   On the server's machine: make its certificate, for the names that silos use.
+# certificates.sh HOSTNAME|IP...   On the server's machine: make the server's certificate, for the names that silos use.
 # The authority that signs it is made once; a second call renews the server's certificate with the same authority.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -28,4 +28,4 @@ rm server.csr
 openssl verify -CAfile ca.crt server.pem >/dev/null
 chmod 600 ca.key server.key
 chmod 644 ca.crt server.pem
-echo "certificates/ca.crt goes to every silo; the keys stay here. The server is $names"
+echo "copy certificates/ca.crt to every silo; the keys stay here. The certificate is for $names"

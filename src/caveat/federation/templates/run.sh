@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh [--simulation | --deliver NAME,NAME [--rounds N]] RUN [SECTION.KEY=VALUE]...   On the server's machine: run the federation, results in RUN.
+# run.sh [--simulation | --deliver NAME,NAME [--rounds N]] RUN [SECTION.KEY=VALUE]...   On the server's machine: run the federation, with the results in RUN.
 # Ends with status 0 when the run is complete. Repeat the command to continue an interrupted run.
 # With --deliver NAME,NAME: wait for these silos and send them the model of the finished RUN. Silos that never took part
 # join first, with N training rounds that they run alone.

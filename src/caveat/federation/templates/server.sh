@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# server.sh [HOST [PORT]]   On the server's machine: listen there (127.0.0.1 8000) until stopped.
+# server.sh [HOST [PORT]]   On the server's machine: listen on HOST and PORT (default: 127.0.0.1 8000) until stopped.
 # Registered silos are kept in .flower/server, also after a restart.
 set -euo pipefail
 cd "$(dirname "$0")"
