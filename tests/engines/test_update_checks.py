@@ -150,7 +150,7 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     "nats": (setting("sums", nll=1e300), "nll is not a sum over 8 inputs"),
     "integers": (
         lambda p: p["sums"].update({"decisions": p["sums"]["decisions"].long()}),
-        "decisions is .3,. torch.int64",
+        "decisions has shape .3,. and type torch.int64",
     ),
     "choice": (setting("choice", right=0), "right does not sum"),
     "nan": (setting("sums", brier=torch.nan), "sums/brier is not finite"),
@@ -168,7 +168,7 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     ),
     "ranks of fewer classes": (
         lambda p: p["classes"].update({"ranks": p["classes"]["ranks"][:1]}),
-        r"ranks is .1, 2, 1024. torch.int32, expected .3, 2, 1024. torch.int32",
+        r"ranks has shape .1, 2, 1024. and type torch.int32, expected .3, 2, 1024.",
     ),
     "ranks of another type": (
         lambda p: p["classes"].update({"ranks": p["classes"]["ranks"].double()}),
