@@ -99,7 +99,9 @@ def test_a_key_in_place_of_a_lost_one_names_the_node_that_is_to_be_excluded(serv
     key_of(tmp_path, "va")
     status, said = server.admit(tmp_path / "va.pub")
     assert (status, said.splitlines()[0]) == (0, "va is registered: its node is 8")
-    assert said.splitlines()[1].endswith("to exclude it: . ./environment.sh; flwr supernode unregister 7 deploy")
+    assert said.splitlines()[1].endswith(
+        "to exclude this node, run: . ./environment.sh; flwr supernode unregister 7 deploy"
+    )
     assert [each.node for each in admitted(server.silos)] == ["7", "8"]
     assert (server.silos / "va.pub").read_bytes() == (tmp_path / "va.pub").read_bytes()
     server.exclude(7)
@@ -115,7 +117,7 @@ def test_a_key_whose_node_was_excluded_is_used_up_and_nothing_is_written(server:
     status, said = server.admit(tmp_path / "va.pub")
     assert status == 1
     assert said.startswith("va is not registered: node 7, which had this key, was excluded; its key cannot be used")
-    assert "make another with ./key.sh va" in said
+    assert "make another key with ./key.sh va" in said
     assert {path: path.read_bytes() for path in server.silos.iterdir()} == before
 
 
@@ -129,7 +131,7 @@ def test_a_key_that_an_earlier_version_let_in_stays_so(server: Server, tmp_path:
         server.exclude(7)
     status, said = server.admit(tmp_path / "va.pub")
     assert status == excluded
-    assert ("If that node was excluded, its key cannot be used again" in said) == excluded
+    assert ("If the node was excluded, its key cannot be used again" in said) == excluded
     assert (server.silos / "va.pub").exists() != excluded
     assert not (server.silos / "va.node").exists()
 
@@ -169,5 +171,5 @@ def test_what_is_no_public_key_is_named(server: Server, tmp_path: Path) -> None:
     assert "cannot be read as a silo's public key" in said
     server.silos.mkdir()
     (server.silos / "va.node").write_text("hello\n")
-    with pytest.raises(ConfigurationError, match=r"va\.node: 'hello': expected a node's number"):
+    with pytest.raises(ConfigurationError, match=r"va\.node: invalid line 'hello', expected a node's number"):
         list(admitted(server.silos))

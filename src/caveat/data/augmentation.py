@@ -81,7 +81,7 @@ CHANGES: dict[ImageChange, Augment] = {
 
 
 def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Normalize | None = None) -> AugmentedData:
-    """Return training data whose batches are randomly augmented in every training step, and only there.
+    """Return training data whose batches are randomly augmented in every training step, but not in evaluations.
 
     `augment` is a function of a batch of model inputs (B, ...) that draws from the global generator of torch, numpy or
     random (seeded by seed, round and silo) and returns a batch of the same shape; or, for images, names of such

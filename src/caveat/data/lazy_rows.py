@@ -1,4 +1,4 @@
-"""Rows that are read from disk on access, not held in memory."""
+"""Rows that are read from disk on access, and not kept in memory."""
 
 import math
 import os
@@ -34,7 +34,7 @@ class LazyRows:
         return self.shape[0]
 
     def read(self, index: Index) -> Array:
-        """Return the rows with these numbers, checked, (n, ...)."""
+        """Return the rows (n, ...) with the numbers in `index`, after checking them."""
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Array:
@@ -132,7 +132,7 @@ def in_parts(x: Tensor) -> Iterator[Tensor]:
 
 
 def some_rows(rows: Array, index: Index) -> Array:
-    """Return the rows with these numbers; lazy rows stay lazy."""
+    """Return the rows with the numbers in `index`; lazy rows stay lazy."""
     return cast(Array, PartRows(rows, index)) if isinstance(rows, LazyRows) else rows[index]
 
 

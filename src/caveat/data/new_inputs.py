@@ -28,7 +28,7 @@ from .tables.reading_settings import AS_USUAL
 
 TABLES = (".csv", SUFFIX)
 ARRAYS = ("x", "x_test", "x_train")
-"""The arrays of an npz file that can hold inputs; the first one found is used."""
+"""The arrays of an npz file that can contain inputs; the first one found is used."""
 
 
 def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Tensor:

@@ -45,7 +45,7 @@ class SequenceFormat:
     """Whether longer sequences are truncated; otherwise they are refused."""
 
     def __call__(self, rows: Any, origin: str) -> Array:
-        """Return tokens (N, T) int64 or series (N, T, C) float32, from such an array or a list of sequences. Raises
+        """Return tokens (N, T) int64 or series (N, T, C) float32, from an array or a list of sequences. Raises
         DataError for other rows, and for longer sequences unless they are truncated."""
         sequences = whole_or_rows(rows, self.kind, origin)
         if isinstance(sequences, np.ndarray) and sequences.shape[1] == self.length and not self.masked:

@@ -55,7 +55,7 @@ class StepMoments:
         return StepMoments(count, self.mean + apart * share, squares)
 
     def scaling(self, masked: bool) -> Scaling:
-        """Return the standardization of these steps."""
+        """Return the standardization with these moments."""
         scales = np.sqrt(self.squares / max(self.count, 1))
         scales[scales <= 10 * np.finfo(np.float64).eps * np.abs(self.mean)] = 1  # constant, except for rounding
         return Scaling(tuple(self.mean.tolist()), tuple(scales.tolist()), masked)

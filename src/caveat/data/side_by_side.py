@@ -134,7 +134,7 @@ def spelled_apart(
     label: bool = False,
     own: str | None = None,
 ) -> str:
-    """Return a sentence on the texts of a silo that others lack, with the key that converts them. `own` is the column's
+    """Return a sentence on a silo's texts that other silos lack, with the key that converts them. `own` is the column's
     name in the silo's file, if it has another."""
     mine, theirs = sorted(set(texts) - set(others)) or sorted(texts), sorted(set(others) - set(texts))
     # The likely meaning of a text is the only text of others with the same initial.

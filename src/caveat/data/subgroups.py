@@ -115,14 +115,14 @@ class Subgroups:
         return np.fromiter((codes[text] for text in texts.tolist()), np.int64, len(texts))
 
     def of_sheet(self, sheet: Sheet, encoder: Encoder, silo: SiloId = "") -> Tensor | None:
-        """Return the subgroups (N,) of a file's rows; None if it has no such column."""
+        """Return the subgroups (N,) of a file's rows; None if the file does not have the column."""
         made = declared_rows(sheet, encoder.csv_format.of(sheet.path.stem, silo))
         if self.column not in made.columns:
             return None
         return torch.from_numpy(self.codes(np.array(list(made.column(self.column)), object), str(sheet.path)))
 
     def of_rows(self, rows: Any, encoder: Encoder) -> Tensor | None:
-        """Return the subgroups (N,) of a frame's rows, or of raw rows (N, D) of a table; None without such a column."""
+        """Return the subgroups (N,) of a frame's rows, or of raw rows (N, D) of a table; None without the column."""
         if is_frame(rows):
             return self.of_sheet(FrameSheet(rows, "", "inputs"), encoder)
         names = [column.name for column in encoder.table]

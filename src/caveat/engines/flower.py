@@ -90,7 +90,7 @@ class FlowerEngine:
     """A transport to silos through a Grid.
 
     A silo that is late, is disconnected, fails, or sends an invalid update is excluded from a round. The round
-    continues if `quorum` silos are left (or all that were asked, if fewer). Otherwise, the missing silos are asked
+    continues if `quorum` silos remain (or all that were asked, if fewer). Otherwise, the missing silos are asked
     again for up to `start_timeout` seconds, and then RunError is raised.
     """
 
@@ -145,7 +145,7 @@ class FlowerEngine:
             self.secure.forget(min(rounds))
 
     def end_training(self) -> None:
-        """From now on, ask only silos that took part in training, because others lack local parameters."""
+        """From now on, ask only silos that took part in training, because other silos lack local parameters."""
         self.members.close()
         if self.counted and not self.draws:
             before, self.untrained = self.untrained, frozenset(self.silos) - self.counted.keys()

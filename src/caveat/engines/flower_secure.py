@@ -234,7 +234,7 @@ class SecureServer:
     def ask(
         self, silos: Iterable[SiloId], question: Mapping[str, str | int], nodes: Mapping[SiloId, int], until: float
     ) -> tuple[dict[SiloId, str], dict[SiloId, str]]:
-        """Return the answers of silos, and why others have none."""
+        """Return the answers of silos, and why other silos have none."""
         silo_of = {nodes[silo]: silo for silo in silos}
         contents = {node: pack({}, silo=silo, **question) for node, silo in silo_of.items()}
         answers, errors = self.wire.ask(contents, PHASE, until)
@@ -256,7 +256,7 @@ def told(reasons: Mapping[SiloId, str]) -> Iterator[None]:
 def parsed(
     texts: Mapping[SiloId, str], parse: Callable[[str], Parsed]
 ) -> tuple[dict[SiloId, Parsed], dict[SiloId, str]]:
-    """Return the parsed texts, and why others are invalid."""
+    """Return the parsed texts, and why other texts are invalid."""
     found, wrong = dict[SiloId, Parsed](), dict[SiloId, str]()
     for silo, text in texts.items():
         try:
@@ -267,7 +267,7 @@ def parsed(
 
 
 def alike(updates: Mapping[SiloId, Update]) -> tuple[Layout, dict[SiloId, Words], dict[SiloId, str]]:
-    """Return the layout of most silos, their masked vectors, and why others are left out."""
+    """Return the layout of most silos, their masked vectors, and why other silos are left out."""
     found, wrong = dict[SiloId, tuple[Layout, Words]](), dict[SiloId, str]()
     for silo, update in updates.items():
         try:

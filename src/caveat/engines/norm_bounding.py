@@ -183,7 +183,7 @@ class NormBound:
         if not step.trains and step.origin is None:
             return None
         buffers = frozenset(chain.from_iterable(_ends(name) for name, _ in context.module.named_buffers()))
-        # The last round is included so norms can grow, and the others so one attack has no lasting effect.
+        # The last round is included so norms can grow, and earlier rounds so one attack has no lasting effect.
         usual = {p: max(median(found), found[-1]) for p, found in self.kept.get(step.address, {}).items() if found}
         least = step.honest_norm(sent)
         bounds = {part: max(TIMES * norm, least) for part, norm in usual.items()}

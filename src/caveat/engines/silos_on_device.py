@@ -35,8 +35,8 @@ SHARE = 0.5
 
 
 class Workplace:
-    """Copies of workspaces on a device, and the data of as many silos as fit there, in the order of access. The data of
-    other silos are moved there batch by batch."""
+    """Copies of workspaces on a device, and the data of as many silos as fit on it, in the order of access. The data of
+    other silos are moved to it batch by batch."""
 
     def __init__(
         self, device: torch.device, module: nn.Module, own: Mapping[SiloId, nn.Module], sharing: int = 1
@@ -73,7 +73,7 @@ class Workplace:
         return devices.home(update), devices.home(state)
 
     def silo(self, silo: Silo) -> Silo:
-        """Return a silo with its data on the device, or with inputs that are moved there on access."""
+        """Return a silo with its data on the device, or with inputs that are moved to it on access."""
         if id(silo) in self._kept:
             return self._kept[id(silo)][1]
         size = _size(silo)
@@ -111,7 +111,7 @@ def placed_data(data: Data, device: torch.device, whole: bool = True) -> Data:
 
 
 def placed_inputs(x: Tensor, device: torch.device, whole: bool = True) -> Tensor:
-    """Return inputs on a device, or inputs that are moved there in parts, as is always done for lazy data."""
+    """Return inputs on a device, or inputs that are moved to it in parts, as is always done for lazy data."""
     if whole and not isinstance(x, devices.PartedInputs):
         return devices.brought(x, device)
     return devices.StreamedInputs(x, device)  # type: ignore[return-value]  # supports all operations on inputs

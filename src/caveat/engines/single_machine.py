@@ -113,7 +113,7 @@ class SingleMachineEngine:
         return [changed[silo] for silo in sorted(changed)]
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """Keep only the states of these rounds on disk when saving later ones."""
+        """Keep only the states of `rounds` on disk when saving later states."""
         self.needed = list(rounds)
 
     def end_training(self) -> None:

@@ -115,7 +115,7 @@ def _compare(one: Payload, other: Payload) -> None:
 
 
 def _exact(executor: Executor, silos: Sequence[SiloId]) -> Executor:
-    """Return an executor at these silos that computes in float64 and stores nothing."""
+    """Return an executor at `silos` that computes in float64 and stores nothing."""
     data = {silo: executor.silos[silo] for silo in silos}
     own = {id(module): deepcopy(module).double() for silo, module in executor.own.items() if silo in data}
     return replace(

@@ -102,7 +102,7 @@ def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         private = load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigurationError(f"{path}: cannot be read as a private key: {error}") from None
+        raise ConfigurationError(f"{path}: cannot be read as a private key ({error})") from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise ConfigurationError(f"{path}: expected an ECDSA key without a passphrase, made by key.sh")
     return private
@@ -141,10 +141,10 @@ class NameKeys:
         if expected and key != expected:
             greets = f"sent a greeting with key {key}" if key else "sent a greeting without a signature"
             raise NameRefused(
-                f"silo {silo!r} {greets}, but its name is bound to key {expected}; if that key is "
-                f"lost, put the new one into {silo}.pub in the project's folder silos",
+                f"silo {silo!r} {greets}, but its name is bound to key {expected}; if this key is "
+                f"lost, put the new key into {silo}.pub in the project's folder silos",
                 f"at the server, the name {silo!r} is not bound to key {key or 'none'}: if the other key is lost, "
-                f"register the new one with ./admit.sh {silo}.pub; otherwise silo.toml has another silo's name",
+                f"register the new key with ./admit.sh {silo}.pub; otherwise silo.toml has another silo's name",
             )
         return key
 
@@ -161,7 +161,7 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
         return signer(str(words.get(KEY, "")), str(words.get(SIGNATURE, "")), asked.signed_text(words))
     except DataError as error:
         told = f"the signature under the name {silo!r} is invalid"
-        raise NameRefused(f"silo {silo!r}: its signature is invalid: {error}", told) from None
+        raise NameRefused(f"silo {silo!r}: its signature is invalid ({error})", told) from None
 
 
 def public_key(line: bytes) -> ec.EllipticCurvePublicKey:
@@ -177,7 +177,7 @@ def fingerprint_in(path: Path) -> str:
     try:
         return fingerprint(public_key(path.read_bytes()))
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigurationError(f"{path}: cannot be read as a silo's public key: {error}") from None
+        raise ConfigurationError(f"{path}: cannot be read as a silo's public key ({error})") from None
 
 
 def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
@@ -223,7 +223,7 @@ def admit(path: Path, folder: Path) -> str:
     former = next((each.node for each in reversed(before) if each.silo == silo), None)
     told = f"{silo} is registered: its node is {node}"
     if former is not None and _statuses().get(former, GONE) != GONE:
-        told += "\nthe node of its former key is still registered; to exclude it: "
+        told += "\nthe node of its former key is still registered; to exclude this node, run: "
         told += f". ./environment.sh; flwr supernode unregister {former} {LINK}"
     return told
 
@@ -235,7 +235,8 @@ def admitted(folder: Path) -> Iterator[Admitted]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             node, _, key = line.partition(" ")
             if not (node.isascii() and node.isdigit() and key):
-                raise ConfigurationError(f"{path}: {line[:80]!r}: expected a node's number and its key's fingerprint")
+                told = "expected a node's number and the fingerprint of its key"
+                raise ConfigurationError(f"{path}: invalid line {line[:80]!r}, {told}")
             yield Admitted(path.name.removesuffix(FILE), node, key)
 
 
@@ -246,7 +247,7 @@ def _known_already(answer: dict[str, Any], path: Path, folder: Path, asked: Admi
         raise RunError(_told(why))
     silo, statuses = asked.silo, _statuses()
     another = (
-        f"its key cannot be used again: at the silo, remove keys/{silo} and keys/{silo}.pub, make another with "
+        f"its key cannot be used again: at the silo, remove keys/{silo} and keys/{silo}.pub, make another key with "
         f"./key.sh {silo}, and register the new {silo}.pub with ./admit.sh"
     )
     if (last := next((each for each in reversed(before) if each.key == asked.key), None)) is not None:
@@ -254,14 +255,14 @@ def _known_already(answer: dict[str, Any], path: Path, folder: Path, asked: Admi
             raise RunError(f"{silo} is not registered: node {last.node}, which had this key, was excluded; {another}")
         if last.silo != silo:
             raise RunError(
-                f"{silo} is not registered: {last.silo} has this key (node {last.node}), and each silo needs its own: "
-                f"make one with ./key.sh {silo} at the silo"
+                f"{silo} is not registered: {last.silo} has this key (node {last.node}), but each silo needs its own "
+                f"key; make one with ./key.sh {silo} at the silo"
             )
         _bind(path, folder, last, before)
         return f"{silo} is already registered: its node is {last.node}"
     if GONE in statuses.values():
         raise RunError(
-            f"{silo} is not registered: the server already knows this key, but its node is not recorded here. If that "
+            f"{silo} is not registered: the server already knows this key, but its node is not recorded here. If the "
             f"node was excluded, {another}; otherwise the silo can connect"
         )
     _bind(path, folder, asked, before)

@@ -125,7 +125,7 @@ def spec_of_call(
 
 
 def _model(given: Any, silos: Any) -> Any:
-    """Return model settings for a name, custom code or a class; return anything else unchanged."""
+    """Return model settings for a name, custom code or a class; return other values unchanged."""
     if given is None:
         return ModelSettings(name="residual" if getattr(silos, "images", False) else "mlp")
     code = isinstance(given, str) and ":" in given
@@ -190,7 +190,7 @@ def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
 
 
 def whole(seed: Any, called: str = "seed") -> int:
-    """Return a seed as int, from Python's or NumPy's integers. Raises ConfigurationError for anything else."""
+    """Return a seed as int, from Python's or NumPy's integers. Raises ConfigurationError for other values."""
     check_seed(seed, called)
     return operator.index(seed)
 

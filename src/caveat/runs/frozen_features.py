@@ -105,6 +105,6 @@ def _opened(folder: Path, width: int) -> FeatureCache:
 
 
 def known_rows(encoder: FrozenEncoder, ids: list[bytes], device: torch.device = CPU) -> int:
-    """Return how many inputs with these hashes have cached features of a device."""
+    """Return how many inputs, given by their hashes `ids`, have cached features of a device."""
     cache = _cache(encoder, device)
     return len(ids) - len(cache.take(ids, torch.empty(len(ids), cache.width).numpy()))

@@ -207,7 +207,7 @@ def _shared(known: data.Preparation, size: int | None) -> SharedSchema:
 
 
 def _with_bars(silos: data.Silos, target: Quantity | None) -> data.Silos:
-    """Return silos with labels for the bars of a federation, if both predict the same kind of target."""
+    """Return silos with labels for the bars of a federation, if the kinds of their targets are equal."""
     if target is None or type(target) is not type(silos.target):
         return silos
     made = []

@@ -64,7 +64,7 @@ def collapsed(result: RunResult) -> Iterator[Caution]:
 
 
 def full_sets(result: RunResult) -> Iterator[Caution]:
-    """Warn of silos whose prediction sets all hold all classes because there are too few calibration inputs."""
+    """Warn of silos whose prediction sets all contain all classes because there are too few calibration inputs."""
     if (sets := result.summary.sets) is None:
         return
     sizes = {silo: payload["sums"]["set_sizes"] for silo, payload in result.test.items()}

@@ -60,7 +60,7 @@ class RunSpec:
     baselines: tuple[Method, ...] = ()
     """Methods that are run afterwards on the same data, for comparison."""
     metrics: tuple[OwnMetric, ...] = ()
-    """Custom metrics passed in a call; others of `evaluation.metrics` are registered in this process."""
+    """Custom metrics passed in a call; other metrics of `evaluation.metrics` are registered in this process."""
 
     def __post_init__(self) -> None:
         if not any(method.personal for method in self.baselines):
@@ -147,7 +147,7 @@ class RunSpec:
         return getattr(getattr(self.method, "training", None), "batch_size", 2)
 
     def participants(self, names: Sequence[SiloId]) -> Sequence[SiloId]:
-        """Return the silos among these that take part, in order."""
+        """Return the silos in `names` that take part, in order."""
         return [name for name in names if name not in self.newcomers] if self.newcomers else names
 
     def cohort_size(self, silos: int) -> int:

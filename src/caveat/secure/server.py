@@ -21,7 +21,7 @@ class SecureSession:
     number: int
     roster: Roster = field(init=False)
     members: tuple[SiloId, ...] = ()
-    """The silos that mask: those whose shares the others have."""
+    """The silos that mask: those whose shares the other silos have."""
     sealed: dict[SiloId, dict[SiloId, bytes]] = field(default_factory=dict)
     """Shares by receiver and sender, which only the receiver can read."""
     slot: int = 0
@@ -50,7 +50,7 @@ class SecureSession:
         self.sealed = {to: {silo: sent[silo][to] for silo in self.members if silo != to} for to in self.members}
 
     def enough(self, silos: Collection[SiloId], what: str) -> None:
-        """Raise TooFewSilos unless these silos are more than two thirds."""
+        """Raise TooFewSilos unless `silos` are more than two thirds of the federation's silos."""
         needed = self.roster.threshold
         if len(silos) < needed:
             lost = ", ".join(sorted(set(self.roster.names) - set(silos)))

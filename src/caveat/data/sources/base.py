@@ -55,7 +55,7 @@ class Source(ABC):
     for_one_silo: ClassVar[bool] = True
     """Whether a silo of a federation can use it as its own source."""
     alone: ClassVar[str] = ""
-    """Why the source cannot be joined with others or used for out-of-distribution inputs; empty if it can."""
+    """Why the source cannot be joined with other sources or used for out-of-distribution inputs; empty if it can."""
 
     def __str__(self) -> str:
         return f"{self.name}:{self.place}" if self.place else self.name

@@ -79,7 +79,7 @@ class ImageFormat:
 def common_format(pools: Sequence[Pool], size: int | None, channels: int | None) -> ImageFormat:
     """Return the format that gives the inputs of all pools one shape.
 
-    Without `channels`, grayscale images become color images if others are. Raises DataError, with names and shapes, if
+    Without `channels`, grayscale images get color if other images have it. Raises DataError, with names and shapes, if
     there is no common shape, ConfigurationError for a size or channels of features.
     """
     if not all(pool.images for pool in pools):
@@ -253,7 +253,7 @@ class ImageRows(LazyRows):
                 raise DataError(
                     f"{self.paths[number]}: the image changed after caveat first read it. Restore it and start again."
                 )
-            found[row] = image  # broadcast: grayscale becomes color if others are
+            found[row] = image  # broadcast: grayscale becomes color if other images have color
         return found
 
 

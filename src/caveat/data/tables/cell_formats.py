@@ -34,7 +34,7 @@ DASHES = dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2014, 0x2212), "-")
 
 
 def number(text: str, decimal: str = ".", thousands: str = "") -> float | None:
-    """Parse a number with these marks; None for other text."""
+    """Parse a number with the marks `decimal` and `thousands`; None for other text."""
     if thousands:
         grouped = rf"([-+{MINUS}]?)(\d{{1,3}}(?:{GROUPING.get(thousands, re.escape(thousands))}\d{{3}})+)(?!\d)(.*)"
         if found := re.fullmatch(grouped, text):

@@ -245,7 +245,7 @@ class _Cells:
         self.form = None if self.marks or not plain or not self.known else self._form()
 
     def _fit(self, option: tuple[str, str]) -> float:
-        """Return the fraction of cells that are numbers with these marks; 0 if no other marks are needed."""
+        """Return the fraction of cells that are numbers with the marks `option`; 0 if no cell needs these marks."""
         decimal, thousands = option
         other = replace(self.format, decimal=decimal, thousands=thousands)
         changed = [text for text in self.others if text in self.known and other.value(text) is not None]

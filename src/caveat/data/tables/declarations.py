@@ -151,7 +151,7 @@ class Declared:
         return tuple(column.name for column in self.dictionary if column.type == kind)
 
     def own_file(self, *names: str) -> OwnFile | None:
-        """Return the format of the first of these files that has its own."""
+        """Return the format of the first file in `names` that has its own; None if no file has."""
         known = {file.name: file for file in self.files}
         return next((known[name] for name in names if name in known), None)
 

@@ -39,7 +39,7 @@ class Columns:
 
     @classmethod
     def of(cls, rows: Any, index: Array | None = None) -> Columns:
-        """Return the rows at these positions, by default all."""
+        """Return the rows at the positions `index`, by default all rows."""
         if not is_frame(rows):
             rows = cls({f"x{i}": column for i, column in enumerate(rows.T)})
         return cls({name: _taken(rows[name], index) for name in rows.columns})
@@ -51,7 +51,7 @@ class Columns:
         return len(self._values[self.columns[0]])
 
     def plus(self, name: str, values: Any) -> Columns:
-        """Return these columns and one more column."""
+        """Return the columns with an additional one called `name`."""
         return Columns({**self._values, name: values})
 
 
@@ -130,7 +130,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _number(value: object) -> float | None:
-    """Return a number, a date or a duration as float; None for anything else, including truth values."""
+    """Return a number, a date or a duration as float; None for other values, including truth values."""
     if isinstance(value, bool | np.bool_):
         return None
     if isinstance(value, Real | Decimal):

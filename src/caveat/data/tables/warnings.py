@@ -1,4 +1,4 @@
-"""Warnings about table columns that are probably not features, and about rows that nearly repeat others."""
+"""Warnings about table columns that are probably not features, and about rows that nearly repeat other rows."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ NUMBERS = frozenset({"no", "nr", "num", "number", "code", "key", "name"})
 TELL_APART = 10
 """Minimum number of different values, at some silo, of a column that looks like a group."""
 REPEATS = 0.05
-"""Minimum fraction of rows that repeat a value of such a column."""
+"""Minimum fraction of rows that repeat a value of a column that looks like a group."""
 MARKS = (*(-float(digits) for digits in ("1", "7", "8", "9", "88", "99", "888", "999", "8888", "9999", "99999")),
          *map(float, ("99", "99.9", "888", "999", "999.9", "8888", "9999", "99999", "999999")))  # fmt: skip
 """Numbers that often mean a missing value."""
@@ -31,7 +31,7 @@ MARKS_32 = frozenset(map(np.float32, MARKS))
 MOST_LOOKED_AT = 20_000
 """Number of sampled rows if quantiles and frequencies of a sample suffice."""
 FEWEST_OTHERS = 5
-"""Minimum number of different values in addition to such a number."""
+"""Minimum number of different values in addition to a number that may mean a missing value."""
 ANCHORS, NEIGHBORS = 200, 40
 """Number of rows whose distances are measured, and of nearest rows."""
 MOST_ROWS, MOST_NUMBERS, MOST_SILOS, MOST_COLUMNS = 50_000, 2_000_000, 3, 32

@@ -94,7 +94,7 @@ def shares_text(card: SiloInfo, classes: Sequence[str]) -> str:
 
 
 def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> list[str]:
-    """Return a line for each silo where a class is much more or less frequent than at all others.
+    """Return a line for each silo where a class is much more or less frequent than at all other silos.
 
     Its share must differ from the nearest other silo's by more than `FAR`, and by more than the others' shares differ
     among themselves. Such differences can be real, but swapped class codes have the same effect.
@@ -122,7 +122,7 @@ LONGEST_RECORD = 1_000_000
 @dataclass
 class Members:
     """The silos of a federation, and the agreement between them. Stored in `federation.json` of the run's folder, so
-    both are the same after a resume."""
+    that they are the same after a resume."""
 
     path: Path
     terms: Terms

@@ -58,7 +58,7 @@ def deliver(
 
     A silo that never trained with the others joins with `rounds` training rounds, 5 by default. Raises
     ConfigurationError for a federation that is not finished or has another configuration, RunError for silos that do
-    not connect within `federation.start_timeout`, or do not get a model; all others get theirs.
+    not connect within `federation.start_timeout`, or do not get a model; all other silos get their models.
     """
     if config.data.source != "on_site":
         raise ConfigurationError(f"{folder}: only silos that read their own data store models")

@@ -199,7 +199,7 @@ class OpenMembership(Members):
         try:
             agreement = shared_schema(sketches, data)
         except DataError as error:
-            # The only silo without which the others agree; if two silos differ, either may be wrong.
+            # The only silo without which the other silos agree; if two silos differ, either may be wrong.
             found = []
             for silo in sketches if len(sketches) > 2 else ():
                 with suppress(DataError):
@@ -294,7 +294,7 @@ class OpenMembership(Members):
         there = self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online()
         if there and not self.keys.replaced(silo, key):
             told = f"another connected node is silo {silo!r} at the server"
-            raise NameRefused(f"claims to be silo {silo!r}, but another connected node is", told)
+            raise NameRefused(f"claims to be silo {silo!r}, but another connected node is this silo", told)
         if self._names.get(node) != silo:
             self.note(f"node {node} is silo {silo}")
         self._names[node] = silo

@@ -142,8 +142,8 @@ def is_there(process: int) -> bool:
 
 @contextlib.contextmanager
 def asked(connection: socket.socket) -> Iterator[tuple[Request, list[int]]]:
-    """Receive a request, and the standard input, output and error of its sender. Raises OSError or ValueError for
-    anything else, and for another user."""
+    """Receive a request, and the standard input, output and error of its sender. Raises OSError or ValueError for any
+    other message, and for another user."""
     connection.settimeout(SLOW)
     if peer(connection)[1] != os.getuid():
         raise ValueError("the request is from another user")

@@ -1,4 +1,4 @@
-"""The rows of a silo that were used to test or calibrate a model, and stay held out in later federations.
+"""The rows of a silo that were used to test or calibrate a model, and are also held out in later federations.
 
 `held-out.json` of a silo's state has keyed hashes of these rows.
 """

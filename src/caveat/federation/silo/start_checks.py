@@ -175,7 +175,7 @@ def _check_authority(path: Path) -> None:
             f"{path.absolute()}: no such file; expected the server's certificates/ca.crt, which verifies the server"
         ) from None
     except OSError as error:
-        raise ConfigurationError(f"{path.absolute()}: cannot be read as a certificate: {error}") from None
+        raise ConfigurationError(f"{path.absolute()}: cannot be read as a certificate ({error})") from None
 
 
 def main() -> int:
