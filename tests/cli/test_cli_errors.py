@@ -223,8 +223,8 @@ def test_a_source_of_no_file_system_is_bad_data(nowhere: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--sweep", "foo=1,2"], "--sweep unknown key foo; there are: seed, rounds,"),
-        (["--tune", "foo=1,2"], "--tune unknown key foo; there are: seed, rounds,"),
+        (["--sweep", "foo=1,2"], "--sweep unknown key foo; available: seed, rounds,"),
+        (["--tune", "foo=1,2"], "--tune unknown key foo; available: seed, rounds,"),
         (["--sweep", "training.lr=nan,1"], "--sweep training.lr = nan: must be a finite number"),
         (["--tune", "training.lr=inf"], "--tune training.lr = inf: must be a finite number"),
         (["--tune", "training.lr=0.1,0.1"], "--tune training.lr: the value 0.1 is listed twice"),

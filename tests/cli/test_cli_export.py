@@ -20,7 +20,7 @@ def test_a_run_is_exported_with_its_card(finished: tuple[Path, Result], nowhere:
 
 @pytest.mark.parametrize(("arguments", "told"), [
     (["--silo", "silo-7"], "no such silo; did you mean silo-"),
-    (["--silo", "silo-0", "--format", "pickle"], "format = 'pickle': no such format (there are: onnx, torch, mlflow)"),
+    (["--silo", "silo-0", "--format", "pickle"], "format = 'pickle': no such format (available: onnx, torch, mlflow)"),
     (["--silo", "silo-0", "--out", "no/model.onnx"], "the folder no does not exist"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(finished: tuple[Path, Result], nowhere: Path, arguments: list[str], told: str) -> None:

@@ -280,7 +280,7 @@ def test_predict_says_what_a_run_s_page_says_and_whose_rows_they_are(nowhere: Pa
     summary = Summary.model_validate_json(Path("some/run/summary.json").read_text())
     of, share = tested["silo-0"]["n_test"], tested["silo-0"]["test"]["accuracy"]
     assert right_at(summary, "silo-0").startswith(f": at silo silo-0, {share * of:.0f} of {of} answered test inputs ")
-    assert right_at(summary, "silo-9") == "; those for the run's test split are in summary.json."
+    assert right_at(summary, "silo-9") == "; the results for the run's test split are in summary.json."
     assert right_at(None, "silo-0") == "."
     Path("b.csv").write_text(Path("a.csv").read_text())
     for file, given in (("a.csv", "FILE"), ("b.csv", "b.csv")):  # a file with labels that are new tests the model

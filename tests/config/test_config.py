@@ -380,5 +380,5 @@ def test_parameters_in_python_are_checked_too() -> None:
 
 
 def test_what_classes_of_settings_know_of_themselves_is_no_key() -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown key training\.LATER; there are: training\.local_epochs"):
+    with pytest.raises(ConfigurationError, match=r"unknown key training\.LATER; available: training\.local_epochs"):
         load("digits", ["training.LATER=3"])

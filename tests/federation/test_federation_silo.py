@@ -207,7 +207,7 @@ def test_a_silo_has_its_own_column_of_groups(tmp_path: Path) -> None:
         ("separator", '";;"', "data.separator = ';;'"),
         ("numeric", '["age", 3]', "numeric"),
         ("numeric", '"age"', "data.numeric = 'age', expected list"),
-        ("decimals", '","', "unknown key data.decimals; there are: source, target, categorical, numeric, decimal"),
+        ("decimals", '","', "unknown key data.decimals; available: source, target, categorical, numeric, decimal"),
     ],
 )
 def test_a_silo_s_file_names_the_key_that_is_wrong(tmp_path: Path, key: str, value: str, told: str) -> None:

@@ -220,7 +220,7 @@ def test_limits_are_checked_with_the_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["a.csv", "--config", "c.toml"], "--config c.toml needs the silo.toml of a silo; a.csv is not one"),
+        (["a.csv", "--config", "c.toml"], "--config c.toml needs the silo.toml of a silo; a.csv is not a TOML file"),
         (["silo.toml", "--config", "c.toml", "--dictionary", "d.toml"], "c.toml already has the dictionary"),
         (["silo.toml", "--config", "none.toml"], "none.toml: no such file"),
     ],

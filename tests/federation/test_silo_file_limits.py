@@ -124,7 +124,7 @@ def test_updates_without_noise_of_a_known_size_have_no_epsilon(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("round = 3", "unknown key limits.round; there are: methods, rounds, epsilon, delta"),
+        ("round = 3", "unknown key limits.round; available: methods, rounds, epsilon, delta"),
         ("rounds = 0", "limits.rounds = 0, expected a whole number, 1 or more"),
         ("rounds = 2.5", "limits.rounds = 2.5, expected a whole number, 1 or more"),
         ("rounds = true", "limits.rounds = True, expected a whole number"),

@@ -154,5 +154,5 @@ evaluation.metrics = ["hits"]
 
 
 def test_flower_refuses_them() -> None:
-    with pytest.raises(ConfigurationError, match="not by 'single_machine': federations on Flower send no code"):
+    with pytest.raises(ConfigurationError, match="only by 'single_machine': federations on Flower send no code"):
         loads(FLOWER, "c")

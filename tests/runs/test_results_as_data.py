@@ -122,7 +122,7 @@ def test_files_with_labels_are_measured_on_the_command_line(run: Run, tmp_path: 
     made = command("evaluate", run.folder, tmp_path / "new.npz", "--silo", "a")
     assert made.exit_code == 0, made.stderr
     assert json.loads(made.stdout) == run.evaluate(x, y, "a")
-    assert "no such silo (there are: a, b)" in one_error(
+    assert "no such silo (available: a, b)" in one_error(
         command("evaluate", run.folder, tmp_path / "new.npz", "--silo", "A"), 2
     )
     np.savez(tmp_path / "bare.npz", x=x.numpy())

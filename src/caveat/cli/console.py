@@ -62,7 +62,8 @@ class Outlet:
 
 @contextmanager
 def outlets() -> Iterator[Outlet]:
-    """Replace standard output and error by outlets and yield the first; a closed stream is replaced by /dev/null."""
+    """Replace standard output and standard error by outlets, and yield the outlet of standard output. A closed stream
+    is replaced by /dev/null."""
     # Otherwise, the next opened file would get the stream's number, and its output.
     for number in (0, 1, 2):
         try:
@@ -84,15 +85,19 @@ USAGE, BAD_DATA, FAILED, INTERRUPTED = 2, 3, 4, 130
 
 
 class Reporter:
-    """Additions to error messages: how to continue the run, audit or comparison, if there is one."""
+    """Additions to error messages, which state how to continue the run, audit or comparison of the command."""
 
     run: Path | None = None
+    """Folder of the command's run, if it has one."""
     models: Sequence[str] = ()
     """Code of custom models that the run's configuration names."""
     audit: Path | None = None
+    """Folder of the command's audit, if it has one."""
     grid: Path | None = None
+    """Folder of the command's comparison, if it has one."""
 
     def hint(self) -> str:
+        """Return how to continue; "" if nothing has started."""
         same = (self.grid is not None and exists(self.grid / "grid.json")) or (
             self.audit is not None and exists(self.audit / "plan.json")
         )
@@ -102,7 +107,7 @@ class Reporter:
         return f"; continue with `caveat resume {self.run}{self._code()}`" if started else ""
 
     def _code(self) -> str:
-        """Return the --model and --plugin options of this command, for a command that needs the same code."""
+        """Return the options --model and --plugin with which another command gets the same code as this one."""
         from ..methods.plugins import named
 
         options = [("--model", each) for each in self.models] + [("--plugin", each) for each in named()]
@@ -128,7 +133,7 @@ class Reporter:
 def reported(named: bool = False) -> Iterator[Reporter]:
     """Report errors as lines on standard error and as exit statuses; with CAVEAT_DEBUG=1 also print a traceback.
 
-    `named` is for commands whose data are named on the command line: missing data are then wrong usage.
+    Pass `named` for commands whose arguments are paths of data or runs: a missing path is then a usage error.
     """
     reporter = Reporter()
     try:
@@ -155,7 +160,7 @@ def reported(named: bool = False) -> Iterator[Reporter]:
         if isinstance(error, StateLost):
             _fail(str(error) + reporter.remedy(error.silo), FAILED)
         known = isinstance(error, CaveatError | OSError)
-        text = str(error) if known else f"{type(error).__name__}: {error} (CAVEAT_DEBUG=1 shows where)"
+        text = str(error) if known else f"{type(error).__name__}: {error} (set CAVEAT_DEBUG=1 for a traceback)"
         _fail(text + reporter.cause(error), FAILED)
 
 
@@ -176,7 +181,8 @@ def _own_warnings() -> tuple[type[Warning], ...]:
 
 
 def as_options(text: str) -> str:
-    """Return the first remedy of a message as options, if the command takes options for data."""
+    """Return the first remedy in each line of a message as options of the command; "" if the command does not take
+    keys of [data] as options."""
     from ..data.setting_lines import advised
 
     context = click.get_current_context(silent=True)
@@ -190,7 +196,8 @@ def as_options(text: str) -> str:
 
 
 def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that shows each warning of caveat once, as one line, and all others with `otherwise`."""
+    """Return a function that shows each warning of caveat only once, as one line, and other warnings with
+    `otherwise`."""
     shown = set[str]()
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -242,7 +249,7 @@ class _Escaped:
 
 
 def write_file(text: str, path: Path, option: str) -> None:
-    """Write a text to the path that an option gives. Raises ConfigurationError, naming both, if it cannot."""
+    """Write a text to the path given by an option. Raises ConfigurationError, which names both, if writing fails."""
     from ..core import ConfigurationError
 
     try:

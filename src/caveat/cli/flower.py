@@ -151,4 +151,4 @@ def reset(
             raise ConfigurationError(f"{folder} is not a folder; expected STATE/FEDERATION/METHOD of a silo")
         OwnBooks(folder).check_place()
         OwnBooks(folder).begin_afresh()
-        typer.echo(f"{folder}: the silo restarts with its next round")
+        typer.echo(f"{folder}: the silo starts again without its lost state in its next round")

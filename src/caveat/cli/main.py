@@ -24,11 +24,11 @@ from .serving import card, serve, watch
 KEYS = ("groups", "time", "decimal", "separator", "thousands", "dictionary")
 """Options of `caveat data` that are keys of `[data]` with one value."""
 LISTS = ("categorical", "numeric", "missing")
-"""The same with several values."""
+"""Options of `caveat data` that are keys of `[data]` with several values."""
 
 
 class CommandLine(typer.core.TyperGroup):
-    """The commands. Process-wide settings are only made here, because the process belongs to caveat."""
+    """The commands. Only this class changes process-wide settings, because the process belongs to caveat."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         # Typer 0.20 escapes brackets for rich even in plain help, and then shows backslashes.
@@ -51,7 +51,8 @@ def parameters(command: click.Command) -> Iterator[Any]:
 
 
 class DataCommand(typer.core.TyperCommand):
-    """A command with `--set` for keys of `[data]`; its errors suggest it for options of `caveat data`."""
+    """A command with `--set` for keys of `[data]`. If an option of `caveat data` is passed, the error suggests the
+    corresponding key with `--set`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)

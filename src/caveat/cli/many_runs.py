@@ -145,7 +145,7 @@ def reproduce(
         if gone := reproduced_tables.missing(found):
             raise DataError(f"{table} needs {', '.join(gone)} in the folder $CAVEAT_DATA")
         if lacking := reproduced_tables.absent(found):
-            text = f"{table} needs {' and '.join(lacking)}, which is not installed: pip install 'caveat[pretrained]'"
+            text = f"{table} cannot be run without {' and '.join(lacking)}: pip install 'caveat[pretrained]'"
             raise ConfigurationError(text)
         grid = reproduced_tables.grid(found, reproduced_tables.Scale(scale), reproduced_tables.seeds_of(found, seeds))
         _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)

@@ -1,4 +1,4 @@
-"""Predictions as CSV, and as the content of their page."""
+"""Predictions as CSV, and as the content of the page about them."""
 
 import csv
 import io
@@ -25,8 +25,8 @@ def prediction_rows(
     """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
     The label of an input whose probabilities are NaN is empty. The column "reason" gives the reason not to rely on the
-    label, or "". Column "set" has the classes of a prediction set, separated by "; ". `others` are further columns by
-    name; those without values are left out. For a quantity, see `_quantity_rows`.
+    label, or "". The column "set" contains the classes of the prediction set, separated by "; ". `others` maps names of
+    further columns to their values; a column without values is omitted. For a quantity, see `_quantity_rows`.
     """
     if prediction.target is not None:
         return _quantity_rows(prediction, others)
@@ -57,7 +57,8 @@ def prediction_rows(
 
 
 def _quantity_rows(prediction: Prediction, others: Mapping[str, Sequence[str]]) -> str:
-    """Return the same for a quantity or a time, with its `figures` instead of label and probabilities."""
+    """Return the CSV of `prediction_rows` for a quantity or a time, with `figures` instead of label and
+    probabilities."""
     figures = {} if prediction.target is None else prediction.target.figures(prediction.probs, prediction.interval)
     numbers = {**figures, **prediction.p_values}
     text = io.StringIO()
@@ -72,7 +73,8 @@ def _quantity_rows(prediction: Prediction, others: Mapping[str, Sequence[str]]) 
 
 
 def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str, source: str) -> PredictedInputs:
-    """Return predictions for the inputs `found` in a file, with the images, and without the cells of a table."""
+    """Return the content of the page about predictions for the inputs `found` in the file `source`, without the cells
+    of a table."""
     from ..data.sources.base import locate
     from ..runs.gallery import png
 
@@ -98,7 +100,8 @@ def predicted_inputs(prediction: Prediction, found: Inputs, run: Run, silo: str,
 
 
 def by_class(summary: Summary | None, silo: str) -> tuple[Sequence[Sequence[int]], int | None]:
-    """Return a silo's test inputs by class and most probable class, and the place of the positive class, if known."""
+    """Return a silo's numbers of test inputs by class and most probable class, or () if they are unknown, and the index
+    of the positive class, or None if there is none."""
     found = next((each.classification for each in (summary.silos if summary else ()) if each.name == silo), None)
     if summary is None or found is None or not found.confusion:
         return (), None
@@ -107,8 +110,8 @@ def by_class(summary: Summary | None, silo: str) -> tuple[Sequence[Sequence[int]
 
 
 def mostly_missing(encoder: Encoder | None) -> set[str]:
-    """Return the columns of which most values are missing in the rows of a silo that the run keeps."""
-    # A silo with few rows has no reference.
+    """Return the names of columns with mostly missing values in the reference rows of a silo, which the run keeps."""
+    # A silo with few rows has no reference rows.
     columns = zip(encoder.table, encoder.reference.columns, strict=False) if encoder else ()
     return {column.name for column, known in columns if known.missing > len(known.values)}
 
@@ -123,8 +126,8 @@ def has_images(folder: Path, silo: str) -> bool:
 
 
 def of_own(inputs: str, run: Run, silo: str, summary: Summary | None) -> str:
-    """Return a warning about a file that the run has trained on, with the test result of the silo that it is named
-    after, or of `silo`; empty for others."""
+    """Return a warning if the file `inputs` is a file of the run's data, or "" for other files. The warning contains
+    the test result of the silo after which the file is named, or else of `silo`."""
     settings = run.experiment.spec.data
     own = settings.source.partition(":")[2].split(",") if settings is not None else ()
     if Path(inputs).absolute() not in [Path(each).absolute() for each in own]:
@@ -135,19 +138,20 @@ def of_own(inputs: str, run: Run, silo: str, summary: Summary | None) -> str:
 
 
 def right_at(summary: Summary | None, silo: str) -> str:
-    """Return the end of a sentence: how many test inputs of a silo were right in the run, or where this is recorded."""
+    """Return the end of a sentence, which states how many of a silo's test inputs the run predicted correctly, or where
+    this is recorded."""
     from ..html.predictions import rate
 
     wrong, of = (summary and _wrong_of(summary.silos, silo)) or (0, 0)
     if not of:
-        return "; those for the run's test split are in summary.json." if summary else "."
+        return "; the results for the run's test split are in summary.json." if summary else "."
     told = f"{of - wrong:,} of {of:,} answered test inputs in the run were right ({rate(of - wrong, of)})"
     return f": at silo {silo}, {told}."
 
 
 def warnings_at(silo: str, warnings: Sequence[WarningRecord]) -> list[str]:
-    """Return the run's warnings that concern a silo; of those about its data, which can be many about one column, the
-    first one and the number of others."""
+    """Return the run's warnings that concern a silo. One column can cause many warnings about data, so only the first
+    of these warnings is returned, with the number of the others."""
     known = [each for each in warnings if silo in (each.silos or [silo])]
     first, *others = [each.sentences for each in known if each.of_data] or [""]
     more = f" The run's report has {plural(len(others), 'more warning')} about data." if others else ""
@@ -155,7 +159,8 @@ def warnings_at(silo: str, warnings: Sequence[WarningRecord]) -> list[str]:
 
 
 def table_cells(run: Run, silo: str, source: str) -> dict[str, list[str]]:
-    """Return the columns of a table with rows to predict, as written; none for other inputs."""
+    """Return the cells of a table with rows to predict, as written in the file, by column; an empty dictionary for
+    other inputs."""
     from ..data.sources.base import locate
     from ..data.tables.files import read_sheet
 
@@ -167,8 +172,10 @@ def table_cells(run: Run, silo: str, source: str) -> dict[str, list[str]]:
 
 
 def known_errors(summary: Summary, silo: str) -> tuple[tuple[int, int] | None, float | None]:
-    """Return the numbers of wrong and of answered test inputs: of all silos up to the uncertainty above which the run's
-    report refers inputs to a person, with this limit, or of the silo without one."""
+    """Return the numbers of wrong and of answered test inputs, and a limit of uncertainty or None.
+
+    If the run's report refers inputs above a limit of uncertainty to a person, the numbers count the test inputs of all
+    silos up to this limit. Otherwise, they count the test inputs of the silo."""
     curve, inputs = summary.risk_coverage, sum(each.n_test or 0 for each in summary.silos)
     answers_all = all(each.test.coverage in (None, 1.0) for each in summary.silos)
     found = curve.deferral if curve and answers_all else None
@@ -180,7 +187,8 @@ def known_errors(summary: Summary, silo: str) -> tuple[tuple[int, int] | None, f
 
 
 def _wrong_of(silos: Sequence[SiloRecord], name: str) -> tuple[int, int] | None:
-    """Return the numbers of wrong and of answered test inputs of a silo; None if its test has no such numbers."""
+    """Return the numbers of wrongly answered and of answered test inputs of a silo; None if its test metrics do not
+    contain these numbers."""
     found = next((silo for silo in silos if silo.name == name), None)
     if found is None or not found.n_test:
         return None

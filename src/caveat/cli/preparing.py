@@ -1,7 +1,5 @@
-"""`caveat list`, `caveat config`, `caveat data` and `caveat new`: show the available settings and data, and write
-templates.
-
-Also `caveat plan`, the estimated cost of a run.
+"""`caveat list`, `caveat config` and `caveat data` show the available settings and data, `caveat new` writes templates,
+and `caveat plan` estimates the cost of a run.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ if TYPE_CHECKING:
 
 Named = Iterator[tuple[str, str]]
 MODELS = {
-    "auto": "residual for images, mlp for other inputs: the default.",
-    "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original).",
+    "auto": "The default, which is residual for images and mlp for other inputs.",
+    "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer; one token of `features` (84 in the original).",
     "residual": "UEFL's encoder of three residual blocks, each after a convolution and before 2x2 pooling.",
-    "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, like FMLU's CNN: 28x28 images become 49 tokens.",
-    "normed": "Three 5x5 convolutions with BatchNorm, as in FedBN for digits: 28x28 images become 49 tokens.",
-    "mlp": "Two layers for features and tables: one token of `features`.",
-    "linear": "Logistic regression: logits are linear in the inputs, some of which are dropped in training.",
-    "encoder": "a custom encoder (model.encoder names its code), pretrained or frozen, with a head",
-    "own": "a custom model: model.factory names its code",
+    "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, like FMLU's CNN; 28x28 images become 49 tokens.",
+    "normed": "Three 5x5 convolutions with BatchNorm, as in FedBN for digits; 28x28 images become 49 tokens.",
+    "mlp": "Two layers for features and tables; one token of `features`.",
+    "linear": "Logistic regression with dropout of inputs; logits are linear in the inputs.",
+    "encoder": "A custom encoder with a head, pretrained or frozen; model.encoder names the code of the encoder.",
+    "own": "A custom model; model.factory names its code.",
 }
 
 
@@ -196,7 +194,7 @@ def data(
             options = [f"--{key.replace('_', '-')}" for key, value in given.items() if value]
             joining = _joining(Path(path), [*options, *(f"--set {each}" for each in sets or ())], dictionary, config)
         elif config is not None:
-            raise ConfigurationError(f"--config {config} needs the silo.toml of a silo; {path} is not one")
+            raise ConfigurationError(f"--config {config} needs the silo.toml of a silo; {path} is not a TOML file")
         found = survey(path, **{"dictionary": _columns(dictionary)} | declared) if joining is None else joining.survey()
         tables = [] if as_json else [survey_table(found)]
         if "columns" in found and not as_json:
@@ -347,12 +345,12 @@ def plan_row(phase: PhaseCost) -> tuple[str, ...]:
 
 
 def plan_about(cost: MethodCost) -> Iterator[str]:
-    """Yield lines of traffic, time and memory."""
+    """Yield lines on traffic, time and memory."""
     measured = cost.total("total_up", "evaluation")
-    yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, {bytes_of(measured)} of it metrics"
-    line = f"time    {duration(cost.seconds_other)} of it for the start, the gallery and files"
+    yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, of which {bytes_of(measured)} are metrics"
+    line = f"time    includes {duration(cost.seconds_other)} for the start, the gallery and files"
     if cost.seconds_encoding > 0:
-        line += f", {duration(cost.seconds_encoding)} for encoding inputs once"
+        line += f", and {duration(cost.seconds_encoding)} for encoding inputs once"
     yield line
     if cost.gain is not None:
         yield f"vectorized training rounds are {cost.gain:.1f} times as fast, measured on a few steps"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..files.schema import Rollback
 
 NO_RESET = {
-    "single_machine": "the run is finished, and its model was trained with that state; restore it from a backup",
-    "flower": "the silo stores its own state; run `caveat flower reset` there",
+    "single_machine": "the run is finished, and its model was trained with that state; restore the state from a backup",
+    "flower": "the silo stores its own state; run `caveat flower reset` on the silo's machine",
 }
 
 
@@ -288,8 +288,8 @@ def _checkpoint_lines(folder: Path) -> Iterator[str]:
         silos, away = (", ".join(dict.fromkeys(names)) for names in (unlike, missing))
         yield f"{each.number:>6}  {time.strftime('%Y-%m-%d %H:%M', when)}  {len(trained):>5}  {silos:<17}  {away}"
     yield (
-        f"Roll back with `caveat rollback {folder} --to ROUND`. not tested: unusual updates are not detected among "
-        f"fewer than {FEWEST} silos, or if federation.robust is off"
+        f'Roll back with `caveat rollback {folder} --to ROUND`. "not tested" means that unusual updates were not '
+        f"detected, because the round had fewer than {FEWEST} silos or federation.robust is off"
     )
 
 

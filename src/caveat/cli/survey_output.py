@@ -6,17 +6,18 @@ from typing import Any
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12
-"""Maximum number of classes for a table with a column per class."""
+"""Maximum number of classes for which a table has a column per class."""
 MOST_REFUSALS = 10
 """Maximum number of refused columns that are explained."""
 MOST_SILOS = 8
-"""Maximum number of silos for showing every column at each silo."""
+"""Maximum number of silos for which the table shows every column at each silo."""
 LONGEST_CELL = 18
-"""Maximum length of a cell, so the table fits a terminal with 80 columns."""
+"""Maximum length of a cell, so that the table fits a terminal with 80 columns."""
 
 
 def survey_table(found: Mapping[str, Any]) -> TextTable:
-    """Return a table with a row per domain or silo: samples, test samples, samples per class, missing values."""
+    """Return a table with a row per domain or silo, which contains the numbers of samples, of test samples, of samples
+    per class and of missing values."""
     kind = "silo" if found["in_silos"] else "domain"
     shape = f", {_times(found['shape'])}" if "shape" in found else ""
     if "columns" in found:
@@ -46,7 +47,7 @@ def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[st
 
 
 def column_table(found: Mapping[str, Any]) -> TextTable:
-    """Return a table with a row per column: its contents, and how it is encoded."""
+    """Return a table with a row per column of the data, which shows its contents and how it is encoded."""
     heads = ("column", "holds", "values", "mean", "missing", "distinct", "becomes")
     rows = []
     for column in found["columns"]:
@@ -62,9 +63,10 @@ def column_table(found: Mapping[str, Any]) -> TextTable:
 
 
 def silo_table(found: Mapping[str, Any]) -> TextTable | None:
-    """Return a table with a row per column and silo, which marks silos that do not fit the others.
+    """Return a table with a row per column and silo, which marks silos that are unlike the others.
 
-    With many silos, it has only columns in which some silos do not fit, with a few of the others. None without silos.
+    With many silos, the table shows only columns in which some silos are unlike the others, and only a few of the
+    silos. Returns None if there are no silos.
     """
     rows = []
     for column in found["columns"]:

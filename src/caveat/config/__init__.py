@@ -1,7 +1,6 @@
 """Configurations: from TOML and `--set` to a frozen `Config`, or to a report of all problems, and back to TOML.
 
-Keys are declared only once, as fields of the dataclasses of data, model, training and methods, with defaults and help
-texts (docstrings).
+Each key is declared only once, as a field of a dataclass, with its default and a docstring as help text.
 """
 
 from ..wrappers.uncertainty_settings import Uncertainty

@@ -28,9 +28,10 @@ Table = dict[str, Any]
 def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     """Load the configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
-    A VALUE that is not TOML is a string. Overriding the method, model, engine, data source or partition resets its
-    section, because other keys may not apply; a data source of the same kind keeps it. Overriding the policy drops keys
-    of other policies. Training defaults of a method replace the file's.
+    A VALUE that is not TOML is a string. An override of the method, model, engine, data source or partition resets its
+    section, because other keys may not apply. An override by a data source of the same kind keeps the section. An
+    override of the policy drops the keys of other policies. An override of the method also replaces the training
+    settings for which the method has its own defaults.
 
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
@@ -45,13 +46,14 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
 
 
 def loads(text: str, called: str) -> Config:
-    """Load the configuration of a TOML text, which messages call `called`. Raises what `load` raises."""
+    """Load the configuration of a TOML text; `called` names it in messages. Raises what `load` raises."""
     parsed = parse(text, called)
     return _checked(_merged(parsed), parsed)
 
 
 def data_keys(sets: Sequence[str]) -> Table:
-    """Return the keys of `[data]` that overrides set. Raises ConfigurationError for the source, and for other keys."""
+    """Return the keys of `[data]` that overrides set. Raises ConfigurationError for data.source and for keys of other
+    sections."""
     text, known = parse("", "--set", sets), set(_keys(Config, ()))
     for path in text.overrides:
         if path[0] != "data" or path[1:2] in ((), ("source",)):
@@ -86,8 +88,8 @@ def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
 
 
 def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> str:
-    """Return the data dictionary of a configuration as the text of a file, or "". This is the text of the named file,
-    with comments, or else the output of `dump_dictionary`."""
+    """Return the data dictionary of a configuration as the text of a file; "" if the configuration has no dictionary.
+    The text is that of the dictionary's file, with comments, or else the output of `dump_dictionary`."""
     columns, file = config.data.declared.dictionary, find(source)
     named = _section(_merged(read(file, str(file), sets)), ("data",)).get("dictionary")
     if not columns or not isinstance(named, str):
@@ -96,7 +98,8 @@ def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> 
 
 
 def _dictionary_file(named: str, folder: Path) -> Path:
-    """Find a dictionary's file next to the configuration, or where data are found. Raises ConfigurationError."""
+    """Find a dictionary's file next to the configuration, or else where files of data are looked up. Raises
+    ConfigurationError if it does not exist."""
     try:
         file = folder / named if os.path.isfile(folder / named) else locate(named)
     except DataError as error:
@@ -107,7 +110,7 @@ def _dictionary_file(named: str, folder: Path) -> Path:
 
 
 def find(source: str | None) -> Path:
-    """Return the TOML file of a path or a recipe's name. Raises ConfigurationError if there is none."""
+    """Return the TOML file for a path or the name of a recipe. Raises ConfigurationError if there is none."""
     if source is None:
         return recipe_file(DEFAULT)
     if os.path.isdir(source) and source not in recipes():  # a Path raises for a long name
@@ -117,7 +120,7 @@ def find(source: str | None) -> Path:
     if source in recipes():
         return recipe_file(source)
     if os.path.lexists(source):
-        raise ConfigurationError(f"{source}: neither a file nor a folder")
+        raise ConfigurationError(f"{source}: expected a TOML file or the name of a recipe")
     name = cut(source, 200)
     raise ConfigurationError(f"{name}: no such file, and no such recipe{one_of(name, recipes())}")
 
@@ -142,19 +145,19 @@ def _merged(source: ConfigText) -> Table:
 
 
 def _kinds(source: Any) -> list[str]:
-    """Return the kinds of sources in a value of data.source; keys of other kinds do not apply."""
+    """Return the kinds of sources in a value of data.source."""
     return [part.partition(":")[0] for part in str(source).split(JOIN)]
 
 
 class SectionReset(NamedTuple):
-    """The reset of a section of the file if an override changes one of its keys."""
+    """How a section of the file is reset if an override changes a certain key of the section."""
 
     kept: Callable[[str, Any], bool] = lambda key, value: False
-    """Whether to keep a key of the section, given the new value; by default, none is kept."""
+    """Function of another key of the section and the new value, which returns whether to keep the key."""
     default: str | None = None
-    """Value of the key if the file lacks it; None if nothing is then reset."""
+    """Value of the changed key if the file lacks it; None if nothing is reset in this case."""
     compared: Callable[[Any], Any] = str
-    """Function whose results for the two values are compared."""
+    """Function of a value of the changed key. The section is reset if the results for the old and new value differ."""
 
 
 RESETS: Mapping[KeyPath, SectionReset] = {
@@ -169,7 +172,7 @@ RESETS: Mapping[KeyPath, SectionReset] = {
     ("training", "local_epochs"): SectionReset(lambda key, _: key != "local_steps", default=""),
     ("training", "local_steps"): SectionReset(lambda key, _: key != "local_epochs", default=""),
 }
-"""The keys whose override resets their section."""
+"""The keys whose override resets their section, and how the section is reset."""
 
 
 def _apply(reset: SectionReset, table: Table, path: KeyPath, value: Any) -> None:
@@ -204,7 +207,7 @@ def is_code(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a deep copy as JSON values; dates, which no key takes, become strings."""
+    """Return a deep copy of a value, as JSON values. Dates become strings, because no key takes a date."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -227,7 +230,8 @@ def _checked(table: Table, source: ConfigText) -> Config:
 
 
 def _as_written(path: KeyPath, table: Any) -> KeyPath:
-    """Return the path of a key below [data] with names instead of the positions that `as_lists` gives them."""
+    """Return the path of a key as written in the file: below [data], with names instead of the positions in lists of
+    `as_lists`."""
     found = list[str | int]()
     for part in path:
         inner = dict(enumerate(table)) if isinstance(table, list) else table
@@ -238,8 +242,10 @@ def _as_written(path: KeyPath, table: Any) -> KeyPath:
 
 
 def _validated(kind: Any, value: Any) -> tuple[Any, list[Problem]]:
-    """Return a value as settings, or None and its problems. The value passes through JSON, because strict Python mode
-    does not accept a list for a tuple, and lax mode accepts True for 1."""
+    """Return a value as settings and no problems, or None and the value's problems.
+
+    The value is validated as JSON, because pydantic's strict mode for Python values does not accept a list for a tuple,
+    and the lax mode accepts True for 1."""
     try:
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True), []
     except ValidationError as error:
@@ -258,8 +264,8 @@ def _unbuildable(config: Config) -> list[Problem]:
 
 
 def _unknown(path: KeyPath, method: str, written: KeyPath = ()) -> str:
-    """Return the message for a key that does not exist, or not for this method; `written` is the path as the user wrote
-    it, if that is another."""
+    """Return the message for a key that does not exist, or that the method does not have. `written` is the path as the
+    user wrote it, if it differs from `path`."""
     key, written = str(path[-1]), written or path
     if path[0] == "method" and (readers := [name for name in METHODS if key in method_keys(name)]):
         return f"{dotted(path)} is not used by method {method!r}; it belongs to {', '.join(readers)}"
@@ -276,11 +282,11 @@ def _unknown(path: KeyPath, method: str, written: KeyPath = ()) -> str:
         if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1, likeness):
             nearest = next(other for other in candidates if other[-1] == close[0])
             return f"unknown key {dotted(written)}; did you mean {told(nearest)}?"
-    return f"unknown key {dotted(written)}; there are: {', '.join(map(told, here))}"
+    return f"unknown key {dotted(written)}; available: {', '.join(map(told, here))}"
 
 
 def check_key(key: str, option: str) -> None:
-    """Raise ConfigurationError, with the name of the option, if no method has such a key."""
+    """Raise ConfigurationError, with the name of the option, if neither the settings nor a method have such a key."""
     path, known = tuple(part.strip() for part in key.split(".")), {path for path in _keys(Config, ()) if path}
     if path in known or (path[:-1] == ("method",) and any(path[-1] in ["name", *method_keys(m)] for m in METHODS)):
         return

@@ -30,9 +30,9 @@ ELSEWHERE: dict[str, KeyPath] = {
     "training": ("training",),
     "mc_samples": ("uncertainty", "mc_samples"),
 }
-"""Fields of methods that are outside of `[method]` in a configuration, and their places."""
+"""Fields of methods that a configuration sets outside of `[method]`, and the keys that set them."""
 _READING = ContextVar("reading", default=False)
-"""Whether configurations are read for reports only, not to run them."""
+"""Whether configurations are only read for reports, and not to run them."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def reading() -> Iterator[None]:
 
 
 def is_unavailable(name: object) -> bool:
-    """Return whether a name is a method that is not installed, while configurations are only read."""
+    """Return whether a name may be that of a method that is not installed, while configurations are only read."""
     return _READING.get() and isinstance(name, str) and name not in METHODS and bool(re.fullmatch(r"[a-z]\w*", name))
 
 
@@ -104,10 +104,10 @@ class Evaluation:
     over silos). The model is the one of the last round, not the best one (off by default)."""
     target_sensitivity: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Two classes: sensitivity and specificity are reported at the highest threshold that a new input of the positive
-    class reaches with at least this probability; by default, at the threshold that maximizes their sum (Youden's J).
-    The threshold is chosen on calibration splits and does not change predictions."""
+    class reaches with at least this probability. By default, the threshold maximizes their sum (Youden's J). It is
+    chosen on calibration splits and does not change predictions."""
     metrics: tuple[str, ...] = ()
-    """single_machine: custom metrics on test splits, by the names under which a file of --plugin registers them with
+    """single_machine: names of custom metrics on test splits. A file or module of --plugin registers these metrics with
     @caveat.metric."""
 
     def __post_init__(self) -> None:
@@ -130,24 +130,25 @@ class Federation:
     min_silos: Annotated[int, Field(ge=1)] = 1
     """Minimum number of silos that take part in a round."""
     robust: Choice = "bound"
-    """Robustness to malicious silos, see docs/how-to/byzantine.md. bound (norm bounding): scale updates down to four
-    times the usual norm; median, trimmed_mean, geometric_median or krum: aggregate by this rule instead of the mean,
-    with equal weights of silos; off."""
+    """Robustness to malicious silos (docs/how-to/byzantine.md). bound (norm bounding): scale updates down to four times
+    the usual norm; median, trimmed_mean, geometric_median or krum: aggregate by this rule instead of the mean, with
+    equal weights for all silos; off: aggregate by the mean."""
     max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
     secure: bool = False
     """Secure aggregation: in all rounds in which sums suffice, and in evaluations, the server learns only sums over
-    silos. Needs three silos or more, and robust = "off". single_machine: the same numbers, without protection."""
+    silos. It needs at least three silos, and robust = "off". single_machine: the results are the same, but nothing is
+    protected."""
     newcomers: tuple[str, ...] = ()
     """single_machine: held-out silos, which take no part in training. They are evaluated at the end with the global
-    model, or, if parts of the model stay at silos, with these parts as initialized."""
+    model. Parts of the model that stay at silos then have their initial values."""
     min_available_silos: Annotated[int, Field(ge=1)] | None = None
-    """flower: number of silos to wait for before the first round, for `start_timeout` seconds; then a quorum suffices
-    (default: the quorum). These silos agree on classes and columns."""
+    """flower: number of silos to wait for before the first round (default: the quorum). After `start_timeout` seconds,
+    the quorum suffices. The silos that are then available agree on classes and columns."""
     quorum: Annotated[int, Field(ge=1)] | None = None
     """flower: minimum number of replies that a round needs (1 by default)."""
     round_timeout: Seconds | None = None
-    """flower: time limit of a round in seconds; silos that answer later are excluded from the round (600 by
+    """flower: time limit of a round in seconds. Silos that answer later are excluded from the round (600 by
     default)."""
     start_timeout: Seconds | None = None
     """flower: seconds to wait for silos before the first round, and for missing replies after a round's time limit (600
@@ -180,30 +181,32 @@ ENGINES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("evaluation", "metrics"): ("single_machine", ": federations on Flower send no code to silos"),
     ("federation", "newcomers"): ("single_machine", ": all silos of a federation on Flower take part"),
 }
-"""The keys that only one engine uses, with the engine and, if it is not obvious, the reason."""
+"""The keys that only one engine uses, with the name of the engine and, if it is not obvious, the reason."""
 
 
 @frozen_settings
 class EngineSettings:
-    """Where client tasks are computed."""
+    """Where and how the tasks of silos are computed."""
 
     name: Literal["single_machine", "flower"] = "single_machine"
-    """single_machine: processes on this machine; flower: on the silos' machines, see `caveat flower init`."""
+    """single_machine: in processes on this machine; flower: on the silos' machines (see `caveat flower init`)."""
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
-    """single_machine: number of worker processes, with one thread each; results do not depend on it."""
+    """single_machine: number of worker processes with one thread each, which does not change the results."""
     device: str = "cpu"
-    """Where silos train and predict: cpu; cuda, cuda:1 (one of several) or mps; or auto, the first GPU if there is one.
-    Results on a GPU are bitwise reproducible, but differ from results on the CPU in rounding and dropout masks. flower:
-    simulations only."""
+    """Device on which silos train and predict: cpu, cuda, cuda:1 (one of several GPUs), mps, or auto (the first GPU if
+    there is one). Results on a GPU are bitwise reproducible, but differ from results on the CPU in rounding and dropout
+    masks. flower: only for simulations."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """single_machine: interval in seconds at which caveat waits until a checkpoint is on disk; a power failure loses at
-    most that time. Checkpoints are written after every round, so a killed process loses no completed round."""
+    """single_machine: interval in seconds at which caveat waits until a checkpoint is on disk. A power failure loses at
+    most the progress of this interval. A checkpoint is written after every round, so a killed process does not lose a
+    completed round."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Number of recent training rounds that `caveat rollback` can go back to. flower: 5 by default; single_machine: 1,
-    the newest. Each needs a copy of the server's state, and of each silo's state at the silo."""
+    """Number of recent training rounds that `caveat rollback` can go back to. flower: 5 by default; single_machine: 1
+    by default, the newest round. Each round needs a copy of the server's state, and of each silo's state at the
+    silo."""
     vectorized: Literal["off", "auto", "on"] = "off"
-    """single_machine: train silos of one architecture as one batched model. off; auto: for at least 16 silos and small
-    training steps; on: wherever results are equal up to rounding."""
+    """single_machine: whether to train silos of one architecture as one batched model. off: never; auto: for at least
+    16 silos and small training steps; on: wherever results are equal up to rounding."""
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -219,18 +222,19 @@ class Config:
     """All settings of a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
-    """Random seed: sets the splits, initial weights, batch order and dropout."""
+    """Random seed for the splits, initial weights, batch order and dropout."""
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] = 20
-    """Number of training rounds; some methods add more."""
+    """Number of training rounds. Some methods add more rounds."""
     init_from: str | None = None
-    """Folder of a finished run whose model initializes this one; states of silos start as usual."""
+    """Folder of a finished run whose model initializes the model of this run. States of silos are initialized as
+    usual."""
     baselines: tuple[str, ...] = ()
-    """Baselines: methods trained on the same data for the same number of rounds. Methods that add rounds may take
+    """Methods to train for comparison, on the same data for the same number of rounds. Methods that add rounds may take
     more."""
     personal: tuple[PersonalModel, ...] = ()
-    """Architectures of personalized models, for methods that have them: keys as in [model], and `silos`, the names of
-    the silos that use it. Entries without `silos` are assigned to the other silos in turn; by default all are as in
-    [model]."""
+    """Architectures of personalized models, for methods with such models. Each has the keys of [model], and `silos`,
+    the names of the silos that use it. Architectures without `silos` are assigned to the other silos in turn. By
+    default, all silos use the architecture in [model]."""
     data: DataSettings = Field(default_factory=DataSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     method: Annotated[MethodSettings, BeforeValidator(_of_table)] = Field(kw_only=True)
@@ -252,14 +256,14 @@ class Config:
             check_personal(method_class(self.method.name), self.personal)
 
     def _check_engine(self) -> None:
-        """Raise ConfigurationError for keys of another engine, and for a device that silos set themselves."""
+        """Raise ConfigurationError for keys that only another engine uses, and for a device if silos set their own."""
         problems = []
         for (section, key), (engine, why) in ENGINES.items():
             settings = getattr(self, section)
             value = getattr(settings, key)
             if engine != self.engine.name and value != getattr(type(settings), key):
                 written = list(value) if isinstance(value, tuple) else value
-                text = f"{{key}} = {short_repr(written)} is not used by engine {self.engine.name!r}, not by {engine!r}"
+                text = f"{{key}} = {short_repr(written)} is not used by engine {self.engine.name!r}, only by {engine!r}"
                 problems.append(ConfigurationError(text + why, f"{section}.{key}"))
         if self.data.source == "on_site" and self.engine.device != EngineSettings.device:
             text = f"{{key}} = {self.engine.device!r} has no effect if silos read their own data; "
@@ -269,8 +273,8 @@ class Config:
             raise ConfigurationErrors(problems)
 
     def build_method(self, name: str | None = None) -> Method:
-        """Return the configured method, or another one with its defaults and the same rounds, training and MC samples.
-        Raises ConfigurationError if its hyperparameters cannot be combined."""
+        """Return the configured method, or the method `name` with its default hyperparameters and the same rounds,
+        training and MC samples. Raises ConfigurationError if the hyperparameters cannot be combined."""
         own, training = self.method.parameters, self.training
         if name not in (None, self.method.name):
             own, training = {}, dataclasses.replace(training, **own_training(name, training.optimizer))
@@ -315,8 +319,8 @@ def check_personal(method: Method | type[Method], personal: Sequence[PersonalMod
 
 
 def own_training(name: object, optimizer: object = None) -> dict[str, Any]:
-    """Return the optimizer and learning rate of a method's default training, if they differ from the general defaults.
-    Empty for an unknown method, or if its optimizer is the given one."""
+    """Return the settings of a method's default training that differ from the general defaults, such as the optimizer
+    and the learning rate. Return none for an unknown method, and if its optimizer equals `optimizer`."""
     if not isinstance(name, str) or name not in METHODS:
         return {}
     own, usual = getattr(method_class(name), "training", None), dataclasses.asdict(Training())

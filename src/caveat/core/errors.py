@@ -121,7 +121,7 @@ class Diverged(RunError):
 
 def one_of(name: str, names: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the closest valid name, and all valid names."""
-    return f"{nearest(name, names)} (there are: {', '.join(names)})"
+    return f"{nearest(name, names)} (available: {', '.join(names)})"
 
 
 def nearest(name: str, names: Sequence[str]) -> str:

@@ -196,7 +196,7 @@ def _unknown(cls: Any, name: str) -> str:
         if name in {inner.name for inner in _fields(field.default)}:
             close = [f"{field.name}={type(field.default).__name__}({name}=...)"]
     return f"{{key}}: {cls.__name__} has no such setting" + (
-        f"; did you mean {close[0]}?" if close else f" (there are: {', '.join(names)})"
+        f"; did you mean {close[0]}?" if close else f" (available: {', '.join(names)})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Text output for comparisons and audits: the table of methods, and conclusions."""
+"""Text output for comparisons and audits: a table of methods, and conclusions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,10 +16,10 @@ _SENT = ("MB from\nsilos", "MB to\nsilos")
 
 
 def comparison_table(record: Comparison) -> TextTable:
-    """Return a table of means with 95 % intervals, a row per method.
+    """Return a table of means with 95 % intervals and a row per method.
 
-    With several settings and a single metric, the settings are columns. With several metrics, each setting has its own
-    part with its first two metrics, worst silo, rank and costs.
+    With several settings and a single metric, each setting has a column. Otherwise, each setting has a part of the
+    table, which shows the first two metrics, the worst silo, the rank and the costs.
     """
     if len(record.columns) > 1 and len(record.measures) == 1:
         return _by_setting(record)
@@ -47,7 +47,7 @@ def _by_setting(record: Comparison) -> TextTable:
 
 
 def _heads(means: Sequence[str], costs: Sequence[str]) -> list[Heading]:
-    """Return headings; if the terminal is too narrow, columns of means wrap, but names and costs do not."""
+    """Return headings. If the terminal is too narrow, columns of means wrap, but columns of names and costs do not."""
     middle = [*(Heading(name, wraps=True) for name in map(plain, means)), *map(Heading, costs)]
     return [Heading("method", words=True), *middle, Heading("", words=True)]
 
@@ -72,7 +72,8 @@ def _costs(runs: list[ComparedRun]) -> list[str]:
 
 
 def conclusion(record: Comparison) -> list[str]:
-    """Return the verdict of each setting, those of contrasts, and what to do, with its command."""
+    """Return lines with the verdict of each setting, the results of contrasts, the next steps, and a command for the
+    next steps."""
     lines, steps = list[str](), list[advice.Advice]()
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
@@ -84,7 +85,7 @@ def conclusion(record: Comparison) -> list[str]:
 
 
 def audit_conclusion(found: AuditFile) -> list[str]:
-    """Return how many promises hold, and what to do, with its command."""
+    """Return lines that state how many promises hold, the next steps, and a command for the next steps."""
     steps, again = audit.next_steps(found), audit.command(found)
     lines = [audit.sentence(found.findings), *(f"→ {step}" for step in steps), *([f"  {again}"] if again else [])]
     return [escaped(breaking(line)) for line in lines]

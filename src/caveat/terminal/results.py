@@ -21,7 +21,7 @@ from ..html.templates import Table
 from .tables import Heading, TextTable, breaking, text_table
 
 _WORST, _MOST_SILOS = 10, 20
-"""Number of silos in the table of a run that has more than the second number."""
+"""Number of silos in the table of a run with more than `_MOST_SILOS` silos."""
 Cells = tuple[str, ...]
 _FILE, _KEPT = "ledger.jsonl", "kept.json"
 _PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
@@ -31,9 +31,9 @@ _PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
 def result_table(run: RunFolder) -> TextTable:
     """Return a table with a row per silo, then the mean over silos and the worst silo.
 
-    Of more than 20 silos, only the ten with the lowest accuracy have rows. Empty columns are omitted. If other methods
-    ran on the same data, their accuracy follows under the method's name. Metrics are for the test split, or for
-    validation while the run is unfinished.
+    Of more than 20 silos, only the ten silos with the lowest accuracy have rows. Empty columns are omitted. If other
+    methods ran on the same data, each has a column with its accuracy. Metrics are those of the test split, or of the
+    validation split if the run is unfinished.
     """
     columns, worst = [column for column in _columns(run) if any(column[1])], ""
     if len(run.silos) > _MOST_SILOS:
@@ -51,7 +51,7 @@ def result_table(run: RunFolder) -> TextTable:
 
 
 def run_conclusion(run: RunFolder) -> list[str]:
-    """Return the verdicts and the advice of a run's page; empty without test metrics."""
+    """Return lines with the verdicts and the advice of a run's page; no lines if there are no test metrics."""
     found = None if run.quantity else trust(run)
     if found is None:
         return []
@@ -84,8 +84,9 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
 
 
 def model_table(run: RunFolder) -> TextTable | None:
-    """Return a table of the accuracy of every model per stream of test inputs, and of abstention. None if there was
-    nothing to decide. Accuracies are means over silos; the last two rows cover all inputs."""
+    """Return a table of the accuracy of every model per stream of test inputs; None if there was nothing to decide.
+    Accuracies are means over silos. If models abstained, two more rows, on abstention, count the inputs of all silos
+    together."""
     tested = streams(run)
     if not tested:
         return None
@@ -103,13 +104,14 @@ def model_table(run: RunFolder) -> TextTable | None:
 
 
 def class_table(run: RunFolder) -> TextTable | None:
-    """Return the positive class's metrics by silo, next to the majority class; None unless there are two classes."""
+    """Return a table of the positive class's metrics by silo, with the share of the majority class; None if there is no
+    positive class."""
     if run.summary is None or run.summary.classification is None or not run.summary.classification.positive:
         return None
     title = (
-        f"{plain(run.summary.classification.positive)!r}, in %, with 95 % intervals over test inputs; accuracy: of the "
-        "most probable class; sensitivity and specificity: at thresholds from calibration inputs (see the report); "
-        "majority: always the most frequent class of the silo's training data"
+        f"Results for the class {plain(run.summary.classification.positive)!r} in %, with 95 % intervals over test "
+        "inputs. Sensitivity and specificity are measured at thresholds from calibration inputs (see the report). "
+        "Majority is the accuracy of always predicting the most frequent class of the silo's training data."
     )
     heads = ("test", "accuracy", "majority", "sensitivity", "specificity", "AUROC")
     rows = []
@@ -128,12 +130,12 @@ def subgroups(run: RunFolder) -> TextTable | None:
 
 
 def quantity(run: RunFolder) -> TextTable | None:
-    """Return a table of errors and intervals with a row per silo, for a run that predicts a quantity."""
+    """Return a table of errors and intervals with a row per silo; None for a run that does not predict a quantity."""
     return _as_text(quantity_table(run, brief=True))
 
 
 def _as_text(found: Table | None) -> TextTable | None:
-    """Return a page's table for the terminal."""
+    """Return the table of a page as a table for the terminal."""
     if found is None:
         return None
     heads = [Heading(each.header, words=each.words, wraps=True) for each in found.columns]
@@ -151,8 +153,8 @@ def ledger_tables(folder: Path) -> Iterator[Text | TextTable]:
     """Yield tables of the ledgers in a run's folder (the run, later deliveries, undone rounds, and each baseline), or
     of the ledger in a silo's folder of one method.
 
-    For each form of message, a heading and a table of its tensors, then a table with a row per silo, all in bytes.
-    Raises MissingError if the folder has no ledger, DataError if a ledger is damaged.
+    Each ledger has a heading and a table of tensors per form of message, and then a heading and a table with a row per
+    silo. All sizes are in bytes. Raises MissingError if the folder has no ledger, DataError if a ledger is damaged.
     """
     more = (each for pattern in _PARTS for each in sorted(folder.glob(pattern)))
     found = {part: _sent(part) for part in (folder, *more)}
@@ -167,7 +169,8 @@ def ledger_tables(folder: Path) -> Iterator[Text | TextTable]:
 
 
 def _sent(folder: Path) -> Sent | None:
-    """Return the ledger's sums. Raises DataError if the ledger does not match the folder's other files."""
+    """Return the totals of a folder's ledger; None if it has no messages. Raises DataError if the ledger does not match
+    the folder's other files."""
     manifest_of(folder).check(_FILE)
     own = record_of(folder / _KEPT, OwnState)
     if own is not None and own.ledger is not None:
@@ -176,10 +179,11 @@ def _sent(folder: Path) -> Sent | None:
 
 
 def _without(folder: Path) -> str:
-    """Return an error that names the folders with ledgers, because a silo has one per federation and method."""
+    """Return an error message for a folder without a ledger. The message names subfolders with ledgers, because a silo
+    has a ledger per federation and method."""
     parts = sorted(str(path.parent) for path in folder.glob(f"*/*/{_FILE}"))
     if parts:
-        return f"{folder} has no {_FILE}, but these have: {', '.join(parts)}"
+        return f"{folder} has no {_FILE}, but these folders have one: {', '.join(parts)}"
     if (folder / _FILE).exists():
         return f"{folder / _FILE} has no messages yet"
     return f"{folder} has no {_FILE}; expected the folder of a run, or STATE/FEDERATION/METHOD of a silo"
@@ -207,6 +211,7 @@ def _bytes(total: Total, sent: Sent) -> list[str]:
 
 
 def _headed(title: str, heads: Sequence[str], words: int, rows: Sequence[Sequence[str]]) -> tuple[Text, TextTable]:
-    """Return a heading, which as a title would be wrapped to the table, and a table with `words` text columns."""
+    """Return a heading and a table whose first `words` columns are text. The heading is not the table's title, because
+    a title is wrapped to the width of the table."""
     made = [Heading(name, words=i < words, wraps=i == 0) for i, name in enumerate(heads)]
     return Text(f"\n{title}"), text_table(made, rows)

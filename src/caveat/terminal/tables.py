@@ -17,7 +17,7 @@ class Heading(NamedTuple):
 
     text: str
     words: bool = False
-    """Whether the column has words, which are aligned left, rather than numbers."""
+    """Whether the column contains words, which are aligned left, rather than numbers."""
     wraps: bool = False
     """Whether cells wrap if the terminal is too narrow for all columns."""
 
@@ -34,8 +34,8 @@ def text_table(
 ) -> TextTable:
     """Return a table of rows below headings, with a rule below every row whose number is in `ends`.
 
-    `gap` is the number of spaces added between columns, `leading` the number of blank lines between rows.
-    `vertical` aligns cells that have fewer lines than others in their row.
+    `gap` is the number of spaces added between columns, and `leading` is the number of blank lines between rows.
+    `vertical` aligns cells that have fewer lines than other cells of their row.
     """
     table = TextTable(
         title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
@@ -51,7 +51,7 @@ def text_table(
 
 
 def written(shown: ConsoleRenderable | RichCast, width: int = 120) -> str:
-    """Return the lines as a terminal of this width shows them, without colors and trailing spaces."""
+    """Return the lines that a terminal of this width shows, without colors and trailing spaces."""
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(shown)
@@ -59,5 +59,5 @@ def written(shown: ConsoleRenderable | RichCast, width: int = 120) -> str:
 
 
 def breaking(text: str) -> str:
-    """Replace no-break spaces, which a terminal would show as escapes."""
+    """Replace no-break spaces by spaces, because they would be printed as escapes."""
     return text.replace("\N{NO-BREAK SPACE}", " ")

@@ -71,7 +71,7 @@ class Limits:
         """Parse the table of a file. Raises ConfigurationError with the key, its value and what was expected."""
         for key, value in table.items():
             if key not in _EXPECTED:
-                raise ConfigurationError(f"unknown key limits.{key}; there are: {', '.join(_EXPECTED)}")
+                raise ConfigurationError(f"unknown key limits.{key}; available: {', '.join(_EXPECTED)}")
             if not _fits(key, value):
                 raise ConfigurationError(f"limits.{key} = {value!r}, expected {_EXPECTED[key]}")
         return cls(**table | ({"methods": tuple(table["methods"])} if "methods" in table else {}))
@@ -365,7 +365,7 @@ def _declared(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
 def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], required: tuple[str, ...]) -> None:
     for key in table:
         if key not in keys:
-            raise ConfigurationError(f"{path}: unknown key {prefix}{key}; there are: {', '.join(keys)}")
+            raise ConfigurationError(f"{path}: unknown key {prefix}{key}; available: {', '.join(keys)}")
     for key, kind in keys.items():
         if key not in table and key in required:
             raise ConfigurationError(f"{path}: {prefix}{key} is missing")
