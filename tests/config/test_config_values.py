@@ -159,7 +159,7 @@ def test_another_key_is_only_proposed_where_it_is_nearly_the_same() -> None:
 
 def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "own.toml")
-    with pytest.raises(ConfigurationError, match="neither a file nor"):
+    with pytest.raises(ConfigurationError, match="expected a TOML file or the name of a recipe"):
         load(str(tmp_path / "own.toml"))
 
 

@@ -193,7 +193,7 @@ def test_silo_names_of_files_and_of_a_column_that_cannot_be_folders(tmp_path: Pa
         DataSettings(source=f"csv:{table},{hidden}", target="ill"),
         DataSettings(source=f"csv:{table}", target="ill", silo_column="where"),
     ):
-        with pytest.raises(DataError, match=r"silo name '\.x\.part': expected the name of a folder"):
+        with pytest.raises(DataError, match=r"silo name '\.x\.part': expected at most 200 bytes of printable"):
             data.load(settings, 0)
 
 

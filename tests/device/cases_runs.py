@@ -161,7 +161,7 @@ def test_a_device_that_does_not_start_is_refused(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("CUDA error: out of memory\nCompile with DSA")
 
     monkeypatch.setattr(torch, "zeros", broken)
-    with pytest.raises(ConfigurationError, match="does not start: RuntimeError: CUDA error: out of memory"):
+    with pytest.raises(ConfigurationError, match="cannot be initialized: RuntimeError: CUDA error: out of memory"):
         find_device("shadow")
 
 

@@ -15,23 +15,23 @@ from .errors import DataError
 
 Tensors = dict[str, Tensor]
 GIVEN = "given_tensors"
-"""Name of a module attribute that holds copies of the module's tensors that are not drawn at random, for resets."""
+"""Name of the attribute of a module with copies of its tensors that are not drawn at random, which resets restore."""
 Payload = dict[str, Tensors]
-"""Groups of named tensors, e.g. ``{"model": {...}, "control": {...}}``: everything that is sent."""
+"""Groups of named tensors that are sent in one message, e.g. ``{"model": {...}, "control": {...}}``."""
 SiloId = str
 LONGEST_NAME = 200
-"""Maximum bytes of a silo's name."""
+"""Maximum length of a silo's name in bytes."""
 
 
 def check_silo_name(name: SiloId, where: str = "") -> None:
-    """Raise DataError, prefixed with `where`, for a name that cannot name a folder or cannot be printed."""
+    """Raise DataError, prefixed with `where`, for a name that cannot be printed or cannot be the name of a folder."""
     # A file whose name begins with a dot is hidden, and may look like a temporary file of a killed process.
     bad = not name.strip() or name.startswith(".") or "/" in name or not name.isprintable()
     if bad or len(name.encode()) > LONGEST_NAME:
         shown = repr(name) if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]!r}..."
         raise DataError(
-            f"{where}silo name {shown}: expected the name of a folder: printable characters without '/', not beginning "
-            f"with a dot, at most {LONGEST_NAME} bytes"
+            f"{where}silo name {shown}: expected at most {LONGEST_NAME} bytes of printable characters without '/', not "
+            "only spaces, and no dot at the beginning"
         )
 
 
@@ -44,7 +44,8 @@ class Update:
     """n_k, the number of examples that weight the update."""
 
     def form(self) -> Update:
-        """Return the update without its values: tensors on torch's device "meta", with shape and type."""
+        """Return the update without its values. The tensors are on torch's device "meta", and have only a shape and a
+        type."""
         return Update(
             {group: {name: t.to("meta") for name, t in tensors.items()} for group, tensors in self.payload.items()},
             self.examples,
@@ -61,13 +62,13 @@ def size(payload: Payload) -> int:
 
 
 BLOCK = 1 << 18
-"""Block size of sums: the sum stays in the processor's cache, and tensors are read in long runs."""
+"""Block size of sums, chosen so that the sum stays in the processor's cache and tensors are read in long runs."""
 LARGE = 1 << 22
-"""Minimum size of a tensor for which threads are faster."""
+"""Minimum size of a tensor for which sums in several threads are faster."""
 
 
 def add_weighted(total: Tensor, tensors: Sequence[Tensor], shares: Sequence[float]) -> None:
-    """Add tensors of one shape and type, each times its share, in this order, to a flat float64 sum."""
+    """Add tensors of one shape and type, each times its share, to a flat float64 sum, in the given order."""
     term = torch.empty(min(BLOCK, len(total)), dtype=torch.float64)
     parts = (torch.split(tensor.reshape(-1), BLOCK) for tensor in tensors)
     for here, *terms in zip(torch.split(total, BLOCK), *parts, strict=True):
@@ -77,7 +78,7 @@ def add_weighted(total: Tensor, tensors: Sequence[Tensor], shares: Sequence[floa
 
 
 def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """Return the sum of tensors of one shape and type, each times its share, summed in this order in float64.
+    """Return the sum of tensors of one shape and type, each times its share, added in the given order in float64.
 
     The result has the type of the tensors. Large tensors are summed block by block in threads, with bit-identical
     results.
@@ -112,13 +113,17 @@ def _fill(shares: Sequence[float], mean: Tensor, *tensors: Tensor) -> None:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Return whether all entries are finite. A finite sum proves it much faster than a test of each entry."""
+    """Return whether all entries are finite. The sum is tested first, because this is much faster than a test of each
+    entry."""
     return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 class Replies:
-    """Updates of one round, sorted by the names of the silos. If `means` is given, the updates were summed on arrival:
-    they hold shapes and types, but no values. With secure aggregation, `totals` are their weighted sums."""
+    """Updates of one round, sorted by the names of the silos.
+
+    If `means` is given, the updates were summed on arrival and have only shapes and types, but no values. With secure
+    aggregation, `totals` are the weighted sums of the updates.
+    """
 
     def __init__(
         self,
@@ -130,9 +135,9 @@ class Replies:
     ) -> None:
         self.updates = dict(sorted(updates.items()))
         self.population = population
-        """Number of silos in the federation, in the cohort or not."""
+        """Number of silos in the federation, whether or not they are in the cohort."""
         self.left_out = dict(left_out or {})
-        """Silos whose updates were requested but are not aggregated, with the reason."""
+        """Silos whose updates were requested but are not aggregated, with the reasons."""
         self.means, self.totals = means, totals
 
     def __len__(self) -> int:
@@ -140,17 +145,18 @@ class Replies:
 
     @property
     def sent(self) -> int:
-        """Bytes that all silos sent; with secure aggregation, eight per number, without keys and shares."""
+        """Number of bytes that all silos sent. With secure aggregation, these are eight bytes per number, without keys
+        and shares."""
         if self.totals is not None:
             numbers = (t.numel() for u in self.updates.values() for named in u.payload.values() for t in named.values())
             return 8 * sum(numbers)
         return sum(size(update.payload) for update in self.updates.values())
 
     def mean(self, group: str, weights: Sequence[float] | None = None) -> Tensors:
-        """Return the mean of a group over the cohort, summed in float64; weighted by n_k unless weights are given.
+        """Return the mean of a group over the cohort, summed in float64, with weights n_k unless weights are given.
 
         Integer tensors (such as counters of BatchNorm) are not averaged: the first silo's tensor is copied. Raises
-        LookupError for other weights if the updates were summed on arrival, see `Round.linear`.
+        LookupError if weights are given but the updates were summed on arrival, see `Round.linear`.
         """
         if self.means is not None:
             if weights is not None:
@@ -165,13 +171,14 @@ class Replies:
         }
 
     def total(self, group: str, name: str) -> Tensor:
-        """Return the sum of one tensor of all updates, without weights, see `Round.totals`."""
+        """Return the unweighted sum of one tensor over all updates, see `Round.totals`."""
         if self.totals is not None:
             return self.totals[group][name]
         return self.stack(group, name).sum(0)
 
     def stack(self, group: str, name: str) -> Tensor:
-        """Return one tensor of every update, stacked on a new first axis. Raises LookupError if they were summed."""
+        """Return one tensor of every update, stacked along a new first axis. Raises LookupError if the updates were
+        summed on arrival."""
         if self.means is not None:
             raise LookupError(f"{group}/{name}: {ADDED_UP}")
         return torch.stack([update.payload[group][name] for update in self.updates.values()])
@@ -181,15 +188,16 @@ ADDED_UP = "the updates of a linear round were summed on arrival; only their n_k
 
 
 class RunningSums:
-    """Running float64 sums of updates, each times its share, in the order in which they are added. Updates need not be
-    stored. The final means are bit-identical to the means from `Replies.mean`."""
+    """Running float64 sums of updates, each times its share, which make it unnecessary to store the updates. The final
+    means are bit-identical to those of `Replies.mean` for the same order of updates."""
 
     def __init__(self, examples: int) -> None:
         """`examples` is the sum of the weights of all updates."""
         self.examples = examples
         self.totals: Payload = {}
-        """Flat sums in float64; integer tensors are copied from the first update."""
+        """Flat sums in float64, and copies of the integer tensors of the first update."""
         self.form: Payload | None = None
+        """Shapes and types of the tensors of an update; None before the first update."""
 
     def add(self, updates: Sequence[Update]) -> None:
         """Add updates to the sums. Raises KeyError for an update that lacks a tensor of the first one."""
@@ -209,7 +217,8 @@ class RunningSums:
                     add_weighted(self.totals[group][name], [u.payload[group][name] for u in updates], shares)
 
     def means(self) -> Payload:
-        """Return the means of all updates, in their shapes and types. Raises LookupError if no update was added."""
+        """Return the means of all updates, with the shapes and types of the updates. Raises LookupError if no update
+        was added."""
         if self.form is None:
             raise LookupError("no updates to average")
         return {

@@ -1,4 +1,4 @@
-"""Compute devices: find them by name, move tensors to them and back, and move inputs in parts."""
+"""Compute devices: find them by name, move tensors to a device and back, and move inputs in parts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CPU = torch.device("cpu")
 KEY = "engine.device"
 EXPECTED = "expected cpu, auto, cuda, cuda:N or mps"
 AUTO = ("cuda", "mps")
-"""The order in which "auto" looks for a device; otherwise it is the CPU."""
+"""The types of devices that "auto" looks for, in this order; if there are none, "auto" is the CPU."""
 Value = TypeVar("Value")
 
 
 def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
-    """Return the device of that name, with its index if it has one; "auto" is the first GPU, if any.
+    """Return the device with this name; "auto" is the first GPU, or the CPU if there is no GPU.
 
-    Unless `start` is false, initialize the device by computing one number; a process that has initialized CUDA can no
+    If `start` is true, initialize the device by creating one number on it. A process that has initialized CUDA can no
     longer be forked. Raises ConfigurationError for a device that does not exist or does not start.
     """
     if name == "auto":
@@ -45,13 +45,13 @@ def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
         raise _refused(name, f"this machine has {there}", key)
     device = torch.device(kind, number or 0)
     if kind == "cuda":
-        # Read when cuBLAS is initialized: without it, matrix products are not reproducible.
+        # cuBLAS reads this variable when it is initialized; without it, matrix products are not reproducible.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if start:
         try:
             torch.zeros(1, device=device).cpu()
         except Exception as error:  # drivers and backends raise any type
-            raise _refused(name, f"the device does not start: {message_of(error)}", key) from error
+            raise _refused(name, f"the device cannot be initialized: {message_of(error)}", key) from error
     return device
 
 
@@ -68,13 +68,13 @@ def _refused(name: str, why: str, key: str) -> ConfigurationError:
 
 
 def known_kinds() -> list[str]:
-    """Return the types of accelerators that torch may find here, without initializing any."""
+    """Return the types of accelerators that torch may find on this machine, without initializing an accelerator."""
     found = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     return [*AUTO, *([] if found is None or found.type in AUTO else [found.type])]
 
 
 def device_count(kind: str) -> int:
-    """Return the number of devices of a type, if known without initializing one."""
+    """Return the number of devices of a type; 0 if it is unknown without initializing a device."""
     try:
         module = torch.get_device_module(kind)
     except RuntimeError:
@@ -85,8 +85,9 @@ def device_count(kind: str) -> int:
 
 
 def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.device, ...]:
-    """Return the devices for a number of workers: all of a type if the name has no index, such as "cuda". With several
-    workers, no device is initialized, because each worker does that. Raises what `find_device` raises."""
+    """Return the devices for a number of workers. For a type of GPU without an index, such as "cuda", these are as many
+    devices of this type as there are workers, if available. With several workers, no device is initialized, because
+    each worker initializes its own. Raises what `find_device` raises."""
     first = find_device(name, workers == 1, key)
     if first.type == "cpu" or ":" in name:
         return (first,)
@@ -94,7 +95,7 @@ def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.dev
 
 
 def check_name(name: str, key: str = KEY) -> None:
-    """Raise ConfigurationError for an invalid device name, whether the device exists or not."""
+    """Raise ConfigurationError for an invalid name of a device. The device need not exist."""
     if name != "auto":
         _parts(name, key)
 
@@ -114,7 +115,7 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def has_double(device: torch.device) -> bool:
-    """Return whether a device supports float64; Apple's do not."""
+    """Return whether a device supports float64. Apple's GPUs do not."""
     if device.type in ("cpu", "cuda"):
         return True
     try:
@@ -124,7 +125,7 @@ def has_double(device: torch.device) -> bool:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the free bytes on a device, or None if unknown."""
+    """Return the number of free bytes on a device, or None if it is unknown."""
     module = torch.get_device_module(device)
     if (info := getattr(module, "mem_get_info", None)) is not None:
         return int(info(device)[0])
@@ -143,7 +144,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
-    # Same as use_deterministic_algorithms, which imports torch's compiler and so takes seconds.
+    # This equals use_deterministic_algorithms, which takes seconds because it imports torch's compiler.
     torch.set_deterministic_debug_mode("error")
     memory.fill_uninitialized_memory = False  # slow, and no uninitialized memory is read here
     try:
@@ -154,7 +155,7 @@ def deterministic(device: torch.device) -> Iterator[None]:
 
 
 def brought(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device, without waiting for the copy if that is safe."""
+    """Return a tensor on a device, without waiting for the copy if this is safe."""
     if tensor.device == device:
         return tensor
     return tensor.to(device, non_blocking=device.type == "cuda")
@@ -166,7 +167,8 @@ def brought_all(payload: Payload, device: torch.device) -> Payload:
 
 
 def home(value: Value) -> Value:
-    """Return a tensor, or tensors in dictionaries and dataclasses such as predictions, on the CPU."""
+    """Return a value with its tensors on the CPU. The value is a tensor, or a dictionary or dataclass with tensors,
+    such as a prediction; other values are returned unchanged."""
     if isinstance(value, Tensor):
         return value.cpu()  # type: ignore[return-value]
     if isinstance(value, dict):
@@ -181,14 +183,15 @@ FLOAT = 4
 
 
 def memory() -> int:
-    """Return the bytes of memory of this machine."""
+    """Return the size of this machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_memory(needed: float, what: str, key: str = "") -> None:
-    """Raise ConfigurationError if `what` needs more bytes than this machine has memory."""
+    """Raise ConfigurationError if more bytes are needed than this machine has memory. `what` is the subject and verb of
+    the message."""
     if needed > memory():
-        text = f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {memory() / 1e9:,.0f}"
+        text = f"{what} {needed / 1e9:,.0f} GB of memory, but this machine has {memory() / 1e9:,.0f} GB"
         raise ConfigurationError(text, key)
 
 
@@ -201,17 +204,17 @@ def cache_folder() -> Path:
 
 
 PART = 256
-"""Number of inputs taken at a time when all inputs are read."""
+"""Number of inputs that are read at a time when all inputs are read into memory."""
 
 
 class PartedInputs:
     """Model inputs (N, ...) that are read in parts: `x[index]` and the parts of `torch.split` are tensors. Any other
-    function or method of a tensor reads all of them into memory."""
+    function or method of tensors reads all inputs into memory."""
 
     requires_grad = False
     layout = torch.strided
     kept_on = torch.device("cpu")
-    """Device on which positions must be to take inputs without synchronization."""
+    """Device on which an index of inputs avoids synchronization."""
 
     def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
@@ -249,13 +252,13 @@ class PartedInputs:
         return (self[number] for number in range(len(self)))
 
     def split(self, size: int, dim: int = 0) -> Parts:
-        """Return the inputs in parts of this size, each read when accessed."""
+        """Return the inputs in parts of this size, each of which is read when it is accessed."""
         if dim:
             raise ValueError("inputs that are read in parts can only be split along their first axis")
         return Parts(self, size)
 
     def whole(self) -> Tensor:
-        """Return all inputs, in memory."""
+        """Return all inputs as one tensor in memory."""
         return torch.cat(list(Parts(self, PART))) if len(self) else self[:0]
 
     def __getattr__(self, name: str) -> Any:
@@ -273,7 +276,7 @@ class PartedInputs:
 
 
 class Parts(Sequence[Tensor]):
-    """Parts of inputs, each read when accessed."""
+    """Parts of inputs, each of which is read when it is accessed."""
 
     def __init__(self, inputs: PartedInputs, size: int) -> None:
         self.inputs, self.size_of_each = inputs, size
@@ -289,7 +292,7 @@ class Parts(Sequence[Tensor]):
 
 
 class StreamedInputs(PartedInputs):
-    """Inputs that stay in host memory, or where they are read from, and are moved to a device in parts."""
+    """Inputs that stay at their source, such as host memory, and are moved to a device in parts."""
 
     def __init__(self, source: Tensor, device: torch.device) -> None:
         super().__init__(source.shape, source.dtype, device)

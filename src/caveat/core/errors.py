@@ -1,4 +1,4 @@
-"""The errors that caveat raises, and how their messages show values."""
+"""The errors that caveat raises, and the formatting of values in their messages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ LONGEST = 1000
 
 
 def cut(text: str, most: int) -> str:
-    """Shorten a text to about `most` characters: its beginning, its end, and its length."""
+    """Shorten a text of more than `most` characters to its beginning and its end, with its original length."""
     if len(text) <= most:
         return text
     return f"{text[: most * 2 // 3]}...{text[-(most // 5) :]} ({len(text):,} characters)"
 
 
 def message_of(error: Exception) -> str:
-    """Return an exception raised by other code as one line."""
+    """Return one line that describes an exception raised by other code."""
     return cut(f"{type(error).__name__}: {' '.join(str(error).split())}", 400)
 
 
@@ -39,8 +39,8 @@ class CaveatError(Exception):
 class ConfigurationError(CaveatError):
     """An invalid configuration. The text names the value, what was expected, and where the value came from.
 
-    `key` is the affected key, such as "training.momentum", or empty; it locates the problem in a file. "{key}" in the
-    text is replaced by it.
+    `key` is the affected key, such as "training.momentum", or empty. It locates the problem in a file, and replaces
+    "{key}" in the text.
     """
 
     def __init__(self, text: str, key: str = "") -> None:
@@ -72,8 +72,8 @@ class DataError(CaveatError):
 class Refused(DataError):
     """Data, or a configuration, that a silo refuses by one of its rules.
 
-    The text is for the silo only, because it may contain file names and values. Others see the rule, and the column if
-    its name is in the agreed schema or in the silo's own file.
+    Only the silo sees the text, because it may contain file names and values. Others see the rule. They also see the
+    name of the column if it is in the agreed schema or in the silo's own file.
     """
 
     def __init__(self, text: str, rule: str, column: str = "") -> None:
@@ -86,7 +86,7 @@ class MissingError(DataError):
 
 
 class DataWarning(UserWarning):
-    """Usable but unusual data or custom models. The text names file, silo or key, and what is unusual."""
+    """Usable but unusual data or custom models. The text names the file, silo or key, and what is unusual."""
 
 
 class ResultWarning(UserWarning):
@@ -106,9 +106,9 @@ class RunError(CaveatError):
 
 
 HUGE = 100.0
-"""Absolute value of a weight above which an error is explained by divergence."""
+"""Absolute value of a weight above which an error is attributed to divergence."""
 DIVERGED = "training diverged; try a lower training.lr"
-"""Message and advice for diverged training."""
+"""Message of an error due to diverged training, with advice."""
 
 
 class RunChanged(RunError):
@@ -120,11 +120,11 @@ class Diverged(RunError):
 
 
 def one_of(name: str, names: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the closest valid name, and all valid names."""
+    """Return the end of a message about an unknown name, with the closest valid name, if any, and all valid names."""
     return f"{nearest(name, names)} (available: {', '.join(names)})"
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """Return the closest valid name as the end of a message; empty if none is close."""
+    """Return the end of a message, which suggests the closest valid name; "" if no name is close."""
     close = get_close_matches(name, names, 1)
     return f"; did you mean {close[0]}?" if close else ""

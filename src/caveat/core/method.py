@@ -14,23 +14,25 @@ from .prediction import Answers, Decision, Prediction, Reason, with_subgroup
 from .silo import SiloContext, SiloInfo
 
 SiloTask = Callable[[Payload, State, SiloContext], tuple[Update, State]]
-"""A client task: (what was broadcast, the silo's state, its context) to (update, new state)."""
+"""A client task: a function of the broadcast, the silo's state and its context, which returns an update and the new
+state."""
 Aggregate = Callable[[State, Replies, SiloContext], State]
-"""An aggregation: (server state, replies, context) to the new server state."""
+"""An aggregation: a function of the server's state, replies and a context, which returns the new server state."""
 
 
 def keep(server: State, replies: Replies, context: SiloContext) -> State:
-    """Leave the server state unchanged, as an aggregation."""
+    """Return the server state unchanged: an aggregation that does nothing."""
     return server
 
 
 def always(server: State) -> bool:
-    """Never skip a round: the default condition."""
+    """Return True: the default `Round.when`, with which a round is never skipped."""
     return True
 
 
 def same_names(sent: Payload, reply: Payload) -> Payload:
-    """Return what was sent: the `Round.origin` of rounds in which silos send new values of the tensors sent to them."""
+    """Return what was sent: the `Round.origin` of rounds in which silos return new values of the tensors that they were
+    sent."""
     return sent
 
 
@@ -40,46 +42,47 @@ def nothing(sent: Payload, reply: Payload) -> Payload:
 
 
 def no_norm(sent: Payload) -> float:
-    """Return 0: the `Round.honest_norm` of rounds without one."""
+    """Return 0: the `Round.honest_norm` of rounds without a known honest norm."""
     return 0.0
 
 
 @dataclass(frozen=True)
 class SumOver:
-    """Declares that replies are sums over the inputs of a split, so the server can check them against its size."""
+    """Declares that replies are sums over the inputs of a split, so that the server can check them against the size of
+    the split."""
 
     split: str
     """The split: train, validation or calibration."""
     wrong: Callable[[Payload, SiloInfo], str]
-    """Returns why a reply cannot be such a sum for this silo, or ""."""
+    """Function that returns why a reply cannot be a sum over the split of this silo, or "" if it can."""
 
 
 Weights = Literal["examples", "silos"]
-"""Weights of silos in sums: their numbers of training examples, or 1 each."""
+"""Weights of silos in sums: the numbers of training examples, or 1 for each silo."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """Broadcast, client tasks at the silos, aggregation at the server; skipped unless `when` holds. Raises
-    ConfigurationError for a name that is not an identifier, and if neither the task nor the round has a name."""
+    """A broadcast, client tasks at the silos, and an aggregation at the server. The round is skipped unless `when`
+    returns true. Raises ConfigurationError for a name that is not an identifier, and if neither the task nor the round
+    has a name."""
 
     broadcast: Callable[[State], Payload]
     task: SiloTask
     aggregate: Aggregate = keep
     when: Callable[[State], bool] = always
     everyone: bool = False
-    """Whether all silos take part, whatever the participation: for rounds that compare silos."""
+    """Whether all silos take part, whatever the participation. Rounds that compare silos need this."""
     trains: bool = True
-    """Whether this is a training round; measurements between two rounds are not."""
+    """Whether this is a training round. Measurements between two rounds are not training rounds."""
     linear: Weights | None = field(default=None, kw_only=True)
     """Whether the server needs only the number of replies and their sums weighted by n_k. Secure aggregation can
-    provide such sums, and an engine may add up replies on arrival and keep only their shapes. Integer tensors are not
-    averaged: they are counters on which nothing depends. With "examples", n_k of every update is the number of training
-    examples of its silo; with "silos", it is 1.
+    provide these sums, and an engine may add up replies on arrival and keep only their shapes. Integer tensors are not
+    averaged, because they are counters on which nothing depends. With "examples", n_k of every update is the number of
+    training examples of its silo; with "silos", it is 1.
 
-    Sums with other weights (equal weights, as for control variates, or a number that each silo sends, such as the use
-    of a codeword) would be linear if silos sent products; they are not declared linear here. Minima and maxima are not
-    sums.
+    Rounds with other weights (such as the use of a codeword, a number that each silo sends) are not linear, although
+    they would be if silos sent products. Rounds with minima or maxima are not linear.
     """
 
     totals: bool = field(default=False, kw_only=True)
@@ -87,27 +90,28 @@ class Round:
     `linear`, the sums are exact for counts, and an engine keeps all replies unless aggregation is secure."""
 
     origin: Callable[[Payload, Payload], Payload] | None = field(default=None, kw_only=True)
-    """Return the values that a silo started from, by group and name, given what was sent and the reply: zeros for
-    tensors that are changes already. The norms of the changes are bounded; tensors not returned are not checked. None:
-    what was sent under the same names in training rounds, nothing in other rounds.
+    """Function of what was sent and of the reply, which returns the values that a silo started from, by group and name.
+    For tensors that are changes already, it returns zeros. The norms of the changes are bounded; tensors that are not
+    returned are not checked. None: in training rounds, what was sent under the same names; in other rounds, nothing.
     """
     honest_norm: Callable[[Payload], float] = field(default=no_norm, kw_only=True)
-    """Return a norm that an honest update may have, given what was sent: no update is scaled below it."""
+    """Function of what was sent, which returns a norm that an honest update may have. No update is scaled below this
+    norm."""
 
     sums: SumOver | None = field(default=None, kw_only=True)
-    """What is summed in a round without training. Between machines, implausible replies are excluded, and the log
-    records each silo's share of the sums."""
+    """Description of the sums in a round without training. Between machines, implausible replies are excluded, and the
+    log records each silo's share of the sums."""
     name: str = field(default="", kw_only=True)
-    """Name of the task in random keys, rows, ledgers and requests to silos. By default the name of the task function
-    when the round is created; it stays if the task is replaced."""
+    """Name of the task in random keys, rows, ledgers and requests to silos. By default, it is the name of the task
+    function with which the round is created, even if the task is replaced later."""
     path: str = field(default="", kw_only=True)
-    """Prefix of the name in requests: "base." for each wrapper that passes the round on unchanged."""
+    """Prefix of the name in requests, which consists of one "base." per wrapper that does not change the round."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or getattr(self.task, "__name__", ""))
         if not self.name.isidentifier():
             raise ConfigurationError(
-                f"Round.name = {self.name!r}: expected an identifier such as 'train'; give a name if the task has none"
+                f"Round.name = {self.name!r}: expected an identifier such as 'train'; pass it if the task has no name"
             )
         if self.linear not in (None, *get_args(Weights)):
             raise ConfigurationError(f"Round.linear = {self.linear!r}: expected 'examples', 'silos' or None")
@@ -119,13 +123,13 @@ class Round:
 
     @property
     def address(self) -> str:
-        """Name of the task in requests, such as "train", or "base.train" if the method is wrapped."""
+        """Name of the task in requests, such as "train", or "base.train" if one wrapper passes the round on."""
         return self.path + self.name
 
 
 def round_at(schedule: Sequence[Round], t: int, address: str) -> Round | None:
-    """Return the round with a task of this address: round t, or else the first one, since a silo may know fewer rounds
-    than its server, but not fewer tasks; None if there is none."""
+    """Return the round whose task has this address: round t, or else the first such round, because a silo may know
+    fewer rounds than its server, but not fewer tasks. Return None if there is no such round."""
     return next((step for step in chain(schedule[t : t + 1], schedule) if step.address == address), None)
 
 
@@ -140,14 +144,14 @@ class Caution(NamedTuple):
     kind: str
     """The kind of warning, an identifier such as "unused_codewords"."""
     text: str
-    """A sentence that says what was found, with numbers, and on which split."""
+    """A sentence that states what was found, with numbers, and on which split."""
     advice: str = ""
-    """A sentence that says what to try."""
+    """A sentence that states what to try."""
     silos: tuple[SiloId, ...] = ()
-    """The affected silos; empty for the whole run."""
+    """The affected silos; empty if the warning is about the whole run."""
     against_baseline: Mapping[str, int] = {}
-    """For a comparison with a baseline: numbers of `inputs`, and of those that `only_baseline` and `only_model` predict
-    correctly."""
+    """For a comparison with a baseline, numbers of inputs: of all `inputs`, and of those that only the baseline
+    (`only_baseline`) or only the model (`only_model`) predicts correctly."""
 
 
 class Method:
@@ -157,24 +161,25 @@ class Method:
     states may draw from torch's global generator, which is seeded for them; other functions draw nothing.
 
     A `State` is a dict of groups, each a dict of named tensors: ``{"model": {"head.weight": tensor}, "steps": {...}}``.
-    The server has one, and each silo has one that never leaves it. Both are files between two rounds and must hold
-    everything the next round needs, numbers as tensors too, because runs resume from them alone. To change a state,
-    return a new one: ``state | {"model": new}``; groups that are not returned are lost. What is sent, a `Payload`, has
-    the same form: `broadcast` computes one from the server's state, and a client task returns one in its `Update`.
+    The server has a state, and each silo has a state that never leaves the silo. Between two rounds, states are stored
+    in files. A state must contain everything that the next round needs, with numbers as tensors, because runs resume
+    from these files alone. To change a state, return a new one, such as ``state | {"model": new}``; groups that are not
+    returned are lost. A message, called `Payload`, has the same form as a state. `broadcast` computes a message from
+    the server's state, and a client task returns a message in its `Update`.
     """
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL,)
     """The models that answer at a silo: the global model, the local one, or both."""
     policy: ClassVar[str] = "always"
-    """Default policy for choosing one of them for an input."""
+    """Default policy for choosing one of `models` for an input."""
     personal: ClassVar[bool] = False
     """Whether every silo has a personalized model, of any architecture, in `context.own`."""
     federated: ClassVar[bool] = True
     """Whether anything leaves a silo. If not, wrappers of the method send nothing either."""
     counts_classes: ClassVar[bool] = False
-    """Whether it uses labels apart from the loss of its training; censored times have no such labels."""
+    """Whether the method uses labels outside of the training loss, so that it does not support censored times."""
     scores: ClassVar[tuple[str, ...]] = ("epistemic", "aleatoric", "total")
-    """Uncertainties that can rank predictions; the last one is the default."""
+    """Uncertainties by which predictions can be ranked; the last one is the default."""
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add the method's parts to a model of encoder and head."""
@@ -185,15 +190,16 @@ class Method:
         return {}
 
     def init_silo(self, context: SiloContext) -> State:
-        """Return a silo's state before its first round; it has tensors at all silos or at none."""
+        """Return a silo's state before its first round. Either the states of all silos have tensors, or none has."""
         return {}
 
     def schedule(self) -> Iterable[Round]:
-        """Return the rounds, in order. Must be pure: round t is its t-th item, so that resuming is exact."""
+        """Return the rounds in order. All calls must return the same rounds, because round t of a resumed run is the
+        t-th item."""
         raise NotImplementedError
 
     def broadcast(self, server: State) -> Payload:
-        """Return what a silo needs to predict."""
+        """Return what the server sends to a silo for prediction."""
         raise NotImplementedError
 
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
@@ -206,20 +212,21 @@ class Method:
         return False
 
     def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
-        """Yield the models that `answer` uses, in its order; each is in a workspace that the next one may overwrite.
+        """Yield the models that `answer` uses, in the same order. The next model may overwrite the workspace of a
+        model.
 
-        Used for export and, if `softmax` holds, by uncertainty estimators. Raises ConfigurationError if a method does
-        not implement it.
+        The models are used for export and, if `softmax` is true, by uncertainty estimators. Raises ConfigurationError
+        if the method does not implement this function.
         """
         raise ConfigurationError(f"{self.name!r} does not implement `loaded`, which returns its networks")
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
-        """Return one prediction from the answers: by default the local model's, if there is one."""
+        """Return one prediction from the answers, by default that of the local model if there is one."""
         return answers[Decision.LOCAL] if Decision.LOCAL in answers else answers[Decision.GLOBAL]
 
     @final
     def predict(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Prediction:
-        """Return the prediction for inputs `x` at a silo; abstain if probabilities are not finite."""
+        """Return the prediction for inputs `x` at a silo. It abstains if probabilities are not finite."""
         answers = with_subgroup(self.answer(down, state, context, x), context.subgroup)
         found = replace(self.decide(down, state, answers), subgroup=next(iter(answers.values())).subgroup)
         undefined = ~found.probs.isfinite().all(-1)
@@ -231,7 +238,7 @@ class Method:
 
     @property
     def evaluations(self) -> Mapping[str, SiloTask]:
-        """Client tasks that only measure, by their names in requests. They are not part of the schedule."""
+        """Client tasks that only measure, by name in requests. They are not part of the schedule."""
         return {}
 
     @property
@@ -240,21 +247,22 @@ class Method:
         return type(self).__name__.lower()
 
     def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        """Return named numbers about how the model processes `x`, for evaluation only; {} by default."""
+        """Return named numbers that describe how the model processes `x`, for evaluation only; {} by default."""
         return {}
 
     def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
-        """Return entries of a silo's summary from the sums of `describe`'s numbers."""
+        """Return entries of a silo's summary from the sums of the numbers that `describe` returns."""
         return {}
 
     def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterable[Caution]:
-        """Return warnings about a finished run, from every silo's sums of `describe`'s numbers on its validation split
-        and the number of classes. A warning needs enough inputs that chance hardly ever causes it."""
+        """Return warnings about a finished run, from the number of classes and, for every silo, the sums over its
+        validation split of the numbers that `describe` returns. Return a warning only for so many inputs that chance
+        hardly ever causes it."""
         return ()
 
     def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        """Return intermediate features of a silo's model for inputs (N, ...), for plots: (N, T, D) tokens of the
-        "encoder", and the outputs of parts that a method adds, by name. {} for a model without an encoder."""
+        """Return intermediate features of a silo's model for inputs (N, ...), for plots: by name, the (N, T, D) tokens
+        of the "encoder", and the outputs of parts that a method adds. Return {} for a model without an encoder."""
         answers = self.answer(down, state, context, x)  # loads the silo's model last
         module = context.own if self.personal and Decision.LOCAL in answers else context.module
         encoders = (getattr(part, "encoder", None) for part in module.eval().modules()) if module else ()
@@ -264,23 +272,23 @@ class Method:
     def fitted(self, module: nn.Module) -> frozenset[str] | None:
         """Return the names of the module's tensors that a silo fits when it joins a finished federation.
 
-        The training task leaves all other tensors as the federation trained them. None: the training task runs
-        unchanged, for example because it trains several models.
+        The training task then does not change other tensors. None: the training task is not restricted, for example
+        because it trains several models.
         """
         return None
 
     def remark(self, module: nn.Module) -> str:
-        """Return a sentence for the user if the method reduces to another one on this module, else ""."""
+        """Return a sentence for the user if the method is equivalent to another method on this module, or else ""."""
         return ""
 
     @property
     def follows_rounds(self) -> str:
-        """The setting that makes training depend on the total number of rounds, or ""."""
+        """The setting that makes training depend on the total number of rounds; "" if there is none."""
         training = getattr(self, "training", None)
         return "training.lr_schedule = 'cosine'" if getattr(training, "lr_schedule", None) == "cosine" else ""
 
     def mismatch(self, module: nn.Module, own: nn.Module) -> str:
-        """Return why a silo's personalized model does not fit the global model, or ""."""
+        """Return why a silo's personalized model does not fit the global model, or "" if it fits."""
         return ""
 
     def milestone(self, server: State) -> dict[str, float]:

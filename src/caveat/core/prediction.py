@@ -29,7 +29,7 @@ class Decision(IntEnum):
 
 
 P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
-"""The p-values of a prediction, see its attributes of these names."""
+"""The names of the p-values of a `Prediction`."""
 
 
 class Reason(IntEnum):
@@ -64,15 +64,15 @@ class UnlikeColumn:
     name: str
     """The column."""
     figure: str
-    """What differs: "median", "share missing", or "share of 'CATEGORY'" or of a code, such as "share of 1"."""
+    """The figure that differs: "median", "share missing", "share of 'CATEGORY'", or "share of 1" for the code 1."""
     here: float
-    """The figure of these rows."""
+    """The figure of the table's rows."""
     known: float
-    """The figure of the silo's rows."""
+    """The figure of the silo's own rows."""
     p: float
-    """P-value of no difference, corrected for all columns of the table."""
+    """P-value for the hypothesis of no difference, corrected for all columns of the table."""
     values: tuple[int, int] = (0, 0)
-    """Numbers of values behind `here` and `known`: of a share missing all rows, else the rows with a value."""
+    """Numbers of rows behind `here` and `known`: all rows for the share missing, otherwise the rows with a value."""
 
     def __str__(self) -> str:
         here, known = (f"{each:.4g}" if self.figure == "median" else f"{each:.0%}" for each in (self.here, self.known))
@@ -80,7 +80,7 @@ class UnlikeColumn:
 
     @property
     def _guess(self) -> str:
-        """ ": another unit?" if medians differ by a factor of two or more, ": another spread" if hardly."""
+        """A guess: ": another unit?" if medians differ by a factor of two, ": another spread" if they hardly differ."""
         if self.figure != "median" or math.isnan(self.here + self.known):
             return ""
         if abs(self.here - self.known) <= 0.05 * abs(self.known):
@@ -93,45 +93,45 @@ class UnlikeColumn:
 class Prediction:
     """Class probabilities for N inputs, their uncertainty by cause, and a decision for each input.
 
-    Higher uncertainty always means less certain. In nats: `total` is the entropy of `probs`, `aleatoric` the part
-    caused by the data (ambiguous inputs), and `epistemic` the part caused by the model (unfamiliar inputs). Methods may
-    add further scores.
+    A higher uncertainty always means less certainty. `total` is the entropy of `probs` in nats, `aleatoric` is the part
+    of the entropy that is caused by the data (ambiguous inputs), and `epistemic` is the part that is caused by the
+    model (unfamiliar inputs). Methods may add further scores.
     """
 
     probs: Tensor  # (N, C) float64, rows sum to one
     uncertainty: dict[str, Tensor]  # (N,) float64 each: total, aleatoric, epistemic, ...
     decision: Tensor  # (N,) int64 of Decision
-    log_evidence: Tensor | None = None  # (N,) float64 if the method has one; rank by it
+    log_evidence: Tensor | None = None  # (N,) float64, a score for ranking inputs, if the method computes it
     sets: Tensor | None = None  # (N, C) bool, prediction sets of conformal calibration
-    source: Tensor | None = None  # (N,) int64 of Decision, if it differs from `decision`, see `answered_by`
+    source: Tensor | None = None  # (N,) int64 of Decision, see `answered_by`; None: follows from `decision`
     familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for inputs unlike the silo's data
     nearness: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for inputs far from every training input
     sureness: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for answers less certain than the silo's own
-    typicality: Tensor | None = None  # (N,) float64 in (0, 1], p-values of all together, by which alarms are raised
-    false_alarm_rate: float = 0.0  # typicality up to which there is an alarm
-    ranked_among: int | Tensor = 0  # number of calibration inputs that p-values rank an input among, or (N,) of them
+    typicality: Tensor | None = None  # (N,) float64 in (0, 1], combined p-values, which raise alarms
+    false_alarm_rate: float = 0.0  # an input has an alarm if its typicality is at most this rate
+    ranked_among: int | Tensor = 0  # number of calibration inputs among which p-values rank inputs, or (N,) numbers
     limited: Tensor | None = None  # (N,) int64 of Reason for which a policy abstained, if known
     input_notes: tuple[str, ...] = ()  # (N,) warnings about raw inputs unlike training data, or ""; () for tensors
-    unlike_columns: tuple[UnlikeColumn, ...] = ()  # of raw table rows, tested together; 5 % false alarms per batch
-    uncalibrated_probs: Tensor | None = None  # (N, C) float64, before temperature scaling, if any
+    unlike_columns: tuple[UnlikeColumn, ...] = ()  # of all raw table rows together; at most 5 % false alarms per batch
+    uncalibrated_probs: Tensor | None = None  # (N, C) float64, `probs` before temperature scaling, if they were scaled
     subgroup: Tensor | None = None  # (N,) int64, the subgroup of each input, -1 if unknown; None: unknown for all
-    target: Quantity | None = None  # the quantity whose bars are the classes, if any
+    target: Quantity | None = None  # the quantity whose bars are the classes; None: the target has classes
     interval: Tensor | None = None  # (N, 2) float64, conformal prediction intervals of a quantity
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
-        """Return the prediction of (S, N, C) sampled class probabilities; one sample has no epistemic uncertainty.
+        """Return the prediction of (S, N, C) sampled class probabilities. For one sample, `epistemic` is 0.
 
-        Total is the entropy of the mean sample, aleatoric the samples' mean entropy. Epistemic is their mutual
-        information, corrected for the bias of S samples, so aleatoric and epistemic add up to more than the total, the
-        more so the fewer the samples: the total is biased downwards. Estimates above the total are clipped to it: a few
-        inputs in a thousand for few samples.
+        `total` is the entropy of the mean over samples, and `aleatoric` is the mean of the samples' entropies.
+        `epistemic` is the mutual information, corrected for the bias of S samples. The total is not corrected and is
+        biased downwards, so aleatoric and epistemic add up to more than the total, especially for few samples. Values
+        of `epistemic` above the total are clipped to the total; with few samples, these are a few inputs in a thousand.
         """
         return cls._of_parts(decomposed(samples), decision)
 
     @classmethod
     def from_logits(cls, logits: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
-        """Return the prediction of (S, N, C) sampled logits: `from_samples` of their softmax, in float64."""
+        """Return the prediction of (S, N, C) sampled logits, equal to `from_samples` of their softmax in float64."""
         return cls._of_parts(decomposed_logits(logits), decision)
 
     @classmethod
@@ -143,10 +143,10 @@ class Prediction:
     def from_dirichlet(
         cls, log_alpha: Tensor, decision: Decision | Tensor = Decision.GLOBAL, log_evidence: Tensor | None = None
     ) -> Prediction:
-        """Return the prediction of (N, K) log parameters of Dirichlet distributions over class probabilities.
+        """Return the prediction of (N, K) log-parameters of Dirichlet distributions over class probabilities.
 
-        Adds the scores `dirichlet_entropy`, the differential entropy of the distribution in nats (may be negative), and
-        `vacuity`, K over the sum of the parameters. Aleatoric and epistemic add up to the total.
+        Aleatoric and epistemic add up to the total. There are two more scores: `dirichlet_entropy`, the differential
+        entropy of the distribution in nats, may be negative; `vacuity` is K divided by the sum of the parameters.
         """
         found = Dirichlet(log_alpha)
         uncertainty = {
@@ -168,8 +168,8 @@ class Prediction:
 
     @property
     def value(self) -> Tensor:
-        """(N,) float64, the median of a quantity, infinite for a time after all events of training. Raises ValueError
-        for classes, like `mean` and `quantile`."""
+        """(N,) float64, the median of a quantity; infinite for a time after all events of the training data. `value`,
+        `mean` and `quantile` raise ValueError for classes."""
         return self.quantile(0.5)
 
     @property
@@ -178,73 +178,74 @@ class Prediction:
         return self._quantity.mean(self.probs)
 
     def quantile(self, level: float) -> Tensor:
-        """Return (N,) float64, a quantile of a quantity at a level from 0 to 1. Raises ValueError for another level."""
+        """Return (N,) float64, a quantile of a quantity at a level from 0 to 1. Raises ValueError for other levels."""
         if not 0 <= level <= 1:
-            raise ValueError(f"level = {level}, expected 0 to 1")
+            raise ValueError(f"level = {level}, expected a number from 0 to 1")
         return self._quantity.quantile(self.probs, level)
 
     def risk(self, horizon: float) -> Tensor:
-        """Return (N,) float64, the probability of the event until a horizon. Raises ValueError unless the target is a
-        time to an event."""
+        """Return (N,) float64, the probability that the event happens until a horizon. Raises ValueError unless the
+        target is a time to an event."""
         if not isinstance(self.target, Times):
-            raise ValueError("this prediction is not about a time to an event")
+            raise ValueError("this prediction is not about a time to an event, which a risk needs")
         return self.target.risk(self.probs.double(), horizon)
 
     @property
     def _quantity(self) -> Quantity:
         if self.target is None:
-            raise ValueError("this prediction is about classes, not about a quantity")
+            raise ValueError("this prediction is about classes, but a quantity is needed")
         return self.target
 
     @property
     def answered_by(self) -> Tensor:
-        """(N,) int64 of Decision, LOCAL or GLOBAL: the model that gave the label, even if abstained from."""
+        """(N,) int64 of Decision, LOCAL or GLOBAL: the model that gave the label, even if the decision is ABSTAIN."""
         if self.source is not None:
             return self.source
         return torch.where(self.decision == Decision.ABSTAIN, int(Decision.GLOBAL), self.decision)
 
     @property
     def uncalibrated(self) -> Tensor:
-        """(N, C) class probabilities of the model itself, before temperature scaling."""
+        """(N, C) class probabilities before temperature scaling."""
         return self.probs if self.uncalibrated_probs is None else self.uncalibrated_probs
 
     @property
     def total(self) -> Tensor:
-        """(N,) nats, the entropy of `probs`."""
+        """(N,) the entropy of `probs` in nats."""
         return self.uncertainty["total"]
 
     @property
     def aleatoric(self) -> Tensor:
-        """(N,) nats, the part of the uncertainty caused by the data."""
+        """(N,) the part of the uncertainty that is caused by the data, in nats."""
         return self.uncertainty["aleatoric"]
 
     @property
     def epistemic(self) -> Tensor:
-        """(N,) nats, the part of the uncertainty caused by the model."""
+        """(N,) the part of the uncertainty that is caused by the model, in nats."""
         return self.uncertainty["epistemic"]
 
     @property
     def scores(self) -> dict[str, Tensor]:
-        """All scores to rank inputs by, (N,) each, higher for less certain: the uncertainties, and minus the
-        log-evidence as `log_evidence`, if there is one; for a quantity also `spread`, its standard deviation."""
+        """All scores by which inputs can be ranked, (N,) each; higher is less certain: the uncertainties, minus
+        the log-evidence as `log_evidence` (if known), and the standard deviation of a quantity as `spread`."""
         evidence = {} if self.log_evidence is None else {"log_evidence": -self.log_evidence}
         spread = {} if self.target is None else {"spread": self.target.spread(self.probs)}
         return self.uncertainty | evidence | spread
 
     def score(self, name: str) -> Tensor:
-        """Return (N,) one of `scores`. Raises ValueError for an unknown name."""
+        """Return the score (N,) with this name from `scores`. Raises ValueError for an unknown name."""
         scores = self.scores
         if name not in scores:
             raise ValueError(f"no score {name!r}; this prediction has {', '.join(scores)}")
         return scores[name]
 
     def calibrated(self, inverse_temperature: float, bias: Tensor | None = None) -> Prediction:
-        """Return the prediction with probabilities proportional to `probs ** inverse_temperature`: above 1 more
-        certain; times `exp(bias)` for a bias (C,) per class.
+        """Return the prediction with probabilities proportional to `probs ** inverse_temperature` or, with a bias (C,)
+        per class, to `probs ** inverse_temperature * exp(bias)`.
 
-        The total is recomputed; aleatoric and epistemic keep their shares of it, because a temperature does not change
-        the causes of uncertainty. A temperature of 1 changes no bit, and class probabilities of zero stay zero.
-        `uncalibrated` has the original probabilities. Raises ValueError unless positive and finite.
+        An inverse temperature above 1 makes the prediction more certain. The total is recomputed; aleatoric and
+        epistemic keep their shares of the total, because a temperature does not change the causes of uncertainty. A
+        temperature of 1 without a bias changes no bit, and class probabilities of zero stay zero. `uncalibrated` has
+        the original probabilities. Raises ValueError unless the inverse temperature is positive and finite.
         """
         if not 0 < inverse_temperature < torch.inf:
             raise ValueError(f"inverse_temperature = {inverse_temperature}: expected a positive, finite number")
@@ -262,21 +263,21 @@ class Prediction:
 
     @property
     def p_values(self) -> dict[str, Tensor]:
-        """`familiarity`, `nearness`, `sureness` and `typicality`, (N,) each, those that there are."""
+        """The available p-values among `familiarity`, `nearness`, `sureness` and `typicality`, (N,) each, by name."""
         found = {name: getattr(self, name) for name in P_VALUES}
         return {name: p for name, p in found.items() if p is not None}
 
     @property
     def alarms(self) -> Tensor:
-        """(N,) bool: inputs with an alarm, typicality at most `false_alarm_rate`; none without typicality. Of inputs
-        like the silo's calibration inputs, an expected fraction of at most `false_alarm_rate` has an alarm."""
+        """(N,) bool: inputs with an alarm, whose typicality is at most `false_alarm_rate`; none without typicality. The
+        expected fraction of alarms among inputs like the silo's calibration inputs is at most this rate."""
         if self.typicality is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
         return self.typicality <= self.false_alarm_rate
 
     def unfamiliar_at(self, rate: float) -> Tensor:
-        """(N,) bool: inputs that are unfamiliar at a false discovery rate (Benjamini & Hochberg, 1995). An expected
-        share of at most `rate` of them is like the silo's calibration inputs; none without familiarity."""
+        """Return (N,) bool: inputs that are unfamiliar at a false discovery rate (Benjamini & Hochberg, 1995). The
+        expected share of inputs like the silo's calibration inputs among them is at most `rate`."""
         if self.familiarity is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
         return benjamini_hochberg(self.familiarity, rate)
@@ -288,26 +289,26 @@ class Prediction:
 
     @property
     def is_novel(self) -> Tensor:
-        """(N,) bool: inputs with another alarm because they are far from every training input of the silo."""
+        """(N,) bool: inputs with an alarm because they are far from every training input, but not unfamiliar."""
         return self._alarms_by(self.nearness, self.sureness) & ~self.is_unfamiliar
 
     @property
     def is_unsure(self) -> Tensor:
-        """(N,) bool: inputs with an alarm because the answer is less certain than to the silo's own inputs."""
+        """(N,) bool: inputs with an alarm because the answer is less certain than answers to the silo's own inputs."""
         return self.alarms & ~self.is_unfamiliar & ~self.is_novel
 
     def _alarms_by(self, p: Tensor | None, *others: Tensor | None) -> Tensor:
-        """Return (N,) which inputs have an alarm, and a p-value that is not above the others; none without it."""
+        """Return (N,) bool: inputs with an alarm whose p-value `p` is not above the others; none if `p` is None."""
         if p is None:
             return torch.zeros_like(self.alarms)
         return reduce(torch.logical_and, (p <= other for other in others if other is not None), self.alarms)
 
     @property
     def reason(self) -> Tensor:
-        """(N,) int64 of Reason: why not to rely on the label.
+        """(N,) int64 of Reason: why you should not rely on the label.
 
-        The first reason that applies, in this order: undefined probabilities, unusable values, an alarm, and a policy's
-        reason to abstain. Answered inputs have a reason, too, if there is an alarm and the policy answers nevertheless.
+        It is the first of these reasons that applies: undefined probabilities, unusable values, an alarm, a policy's
+        reason to abstain. An input has a reason, too, if it has an alarm but the policy does not abstain.
         """
         abstained = self.decision == Decision.ABSTAIN
         limited = int(Reason.UNCERTAIN) if self.limited is None else self.limited
@@ -319,18 +320,19 @@ class Prediction:
         return torch.where(self.probs.isfinite().all(-1), found, int(Reason.UNDEFINED))
 
     def abstaining(self, where: Tensor, reason: Reason = Reason.UNCERTAIN) -> Prediction:
-        """Return this prediction with decision ABSTAIN for the inputs of `where`, (N,) bool, for a policy's reason."""
+        """Return this prediction with decision ABSTAIN for the inputs in `where`, (N,) bool, for a policy's reason."""
         new = where & (self.decision != Decision.ABSTAIN)
         return self._abstaining(where, torch.where(new, int(reason), self._limited))
 
     def refusing(self, why: Tensor) -> Prediction:
-        """Return this prediction with decision ABSTAIN for unusable inputs: `why` (N,) int64 of Reason, or NONE."""
+        """Return this prediction with decision ABSTAIN for unusable inputs; `why`, (N,) int64 of Reason, is NONE for
+        usable inputs."""
         where = why != int(Reason.NONE)
         return self._abstaining(where, torch.where(where, why, self._limited))
 
     @property
     def _limited(self) -> Tensor:
-        """(N,) int64 of Reason for which a policy abstained."""
+        """(N,) int64 of Reason: why a policy abstained, or NONE."""
         abstained = self.decision == Decision.ABSTAIN
         return torch.where(abstained, int(Reason.UNCERTAIN), 0) if self.limited is None else self.limited
 
@@ -339,17 +341,17 @@ class Prediction:
         return replace(self, decision=decision, source=self.answered_by, limited=limited)
 
     def part(self, rows: Tensor) -> Prediction:
-        """Return the prediction for some of the inputs, by (N,) bool or by positions."""
+        """Return the prediction for some of the inputs, given as (N,) bool or as positions."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         own |= {name: value[rows] for name, value in own.items() if isinstance(value, Tensor)}
         own["uncertainty"] = {name: value[rows] for name, value in self.uncertainty.items()}
         return Prediction(**own | {"input_notes": (), "unlike_columns": ()})
 
     def where(self, mask: Tensor, other: Prediction) -> Prediction:
-        """Return the rows of this prediction where `mask` (N,) bool holds, and the rows of `other` elsewhere.
+        """Return the rows of this prediction where `mask` (N,) bool is true, and the rows of `other` elsewhere.
 
-        Parts that only one of the two has (an uncertainty, log-evidence, sets, a p-value) are dropped. Raises
-        ValueError unless the numbers of inputs and classes agree.
+        A part that only one of the two predictions has (an uncertainty, log-evidence, sets, a p-value) is dropped.
+        Raises ValueError unless the numbers of inputs and classes agree.
         """
         if self.probs.shape != other.probs.shape or mask.shape != self.decision.shape:
             shapes = [tuple(part.shape) for part in (self.probs, other.probs, mask)]
@@ -388,7 +390,7 @@ def _choose(mask: Tensor, ours: Tensor | None, theirs: Tensor | None) -> Tensor 
 
 
 Answers = dict[Decision, Prediction]
-"""Predictions of all available models for the same inputs: the global model, the local one, or both."""
+"""Predictions of all available models for the same inputs: the global model, the local model, or both."""
 
 
 def with_subgroup(answers: Answers, subgroup: Tensor | None) -> Answers:

@@ -1,4 +1,4 @@
-"""Targets that are numbers or times to an event: their bars, and the interpretation of outputs over these bars."""
+"""Targets that are numbers or times to an event: the bars of a target, and the interpretation of outputs per bar."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number to predict, as a distribution over C ordered bars; the model has an output per bar."""
+    """A number to predict, as a distribution over C ordered bars. The model has an output per bar."""
 
     predicts: ClassVar[str] = "quantity"
     """The value of `data.predict`."""
 
     edges: tuple[float, ...]
-    """(C + 1,) ascending."""
+    """(C + 1,) ascending edges of the bars."""
     means: tuple[float, ...]
     """(C,) means of the training targets in each bar."""
     shares: tuple[float, ...]
@@ -35,7 +35,8 @@ class Quantity:
     declared: bool = False
     """Whether the bars have equal widths in a declared range, independently of the targets."""
     standardized: bool = False
-    """Whether silos standardize their targets: bars are in standard deviations from a silo's mean, see `placed`."""
+    """Whether silos standardize their targets, so that bars are in standard deviations from a silo's mean, see
+    `placed`."""
 
     @classmethod
     def of(cls, silos: Iterable[Tensor], name: str = "", bounds: tuple[float, float] | None = None) -> Self:
@@ -47,7 +48,7 @@ class Quantity:
     def counted(
         cls, count: Callable[[Tensor], Tensor], name: str = "", bounds: tuple[float, float] | None = None
     ) -> Self:
-        """Return the bars, given a function from a grid to sums over silos, see `fitting`."""
+        """Return the bars, given a function that returns the sums over silos for a grid, see `fitting`."""
         fitting = cls.fitting(name, bounds)
         grid = next(fitting)
         while True:
@@ -58,8 +59,9 @@ class Quantity:
 
     @classmethod
     def fitting(cls, name: str = "", bounds: tuple[float, float] | None = None) -> Generator[Tensor, Tensor, Self]:
-        """Yield grids, each answered by the sum over silos of their `sums`; return the bars. With `bounds`, bars have
-        equal widths between these, and only the number of targets is used. Raises ValueError if all are equal."""
+        """Yield grids, for each of which the caller sends the sum over silos of their `sums`, and return the bars. With
+        `bounds`, the bars have equal widths between the bounds, and depend only on the number of targets. Raises
+        ValueError if all targets are equal."""
         added = yield torch.zeros(0, dtype=torch.float64)
         count = int(added[0])
         size = cls._size(count)
@@ -69,7 +71,7 @@ class Quantity:
 
     @staticmethod
     def sums(y: Tensor, grid: Tensor) -> Tensor:
-        """Return what a silo sends of its training targets (n,): their `moments`, for an empty grid, or `cells`."""
+        """Return what a silo sends about its training targets (n,): `moments` for an empty grid, else `cells`."""
         return binned.cells(y, grid) if len(grid) else binned.moments(y)
 
     @staticmethod
@@ -99,12 +101,12 @@ class Quantity:
 
     @cached_property
     def reference(self) -> Tensor:
-        """(1, C) float64: the distribution of all training targets, as a prediction without a model."""
+        """(1, C) float64: the distribution of all training targets, used as a prediction without a model."""
         return self._tensors[2][None]
 
     def placed(self, own: Mapping[str, Tensor]) -> Self:
-        """Return the bars at a silo whose targets have this "unit", see `unit_of`; the same bars unless silos
-        standardize."""
+        """Return the bars at a silo, in the unit of its targets, given "unit" in `own`, see `unit_of`. Unless silos
+        standardize, these are the same bars."""
         if not self.standardized:
             return self
         mean, scale = own["unit"].tolist()
@@ -112,17 +114,17 @@ class Quantity:
         return replace(self, edges=edges, means=means, standardized=False)
 
     def loss(self, log_probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) losses of log-probabilities (N, C) for labels (N,), which `bar` returns."""
+        """Return (N,) losses of log-probabilities (N, C) for labels (N,) from `bar`."""
         table = beside(self.smoothed, log_probs).to(log_probs.dtype)
         return -(table[y] * log_probs).sum(-1)
 
     @cached_property
     def smoothed(self) -> Tensor:
-        """(C, C) float32: for a target in each bar, the probabilities that the loss compares outputs with."""
+        """(C, C) float32: for a target in each bar, the probabilities with which the loss compares outputs."""
         return binned.smoothed(self._tensors[2], self.targets)
 
     def bar(self, y: Tensor) -> Tensor:
-        """Return (N,) int64 bars of numbers (N,)."""
+        """Return (N,) int64, the bars that contain numbers (N,)."""
         return binned.place(beside(self._tensors[0], y), y)
 
     def quantile(self, probs: Tensor, level: float | Tensor) -> Tensor:
@@ -140,7 +142,7 @@ class Quantity:
         return binned.moment(probs.double(), edges, means)[1]
 
     def cdf(self, probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) or (N, M) probabilities of at most y (N,) or (N, M)."""
+        """Return (N,) or (N, M) probabilities that the quantity is at most y (N,) or (N, M)."""
         return binned.cdf(probs.double(), beside(self._tensors[0], probs), y)
 
     def crps(self, probs: Tensor, y: Tensor) -> Tensor:
@@ -148,15 +150,15 @@ class Quantity:
         return binned.crps(probs.double(), beside(self._tensors[0], probs), y)
 
     def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) nats: minus the log-density at y (N,)."""
+        """Return (N,) negative log-densities at y (N,), in nats."""
         return binned.surprise(probs.double(), beside(self._tensors[0], probs), y)
 
     def nonconformity(self, probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) nonconformity scores of y (N,): the probability of numbers with a higher density."""
+        """Return (N,) nonconformity scores of y (N,), the probabilities of numbers with a higher density than y."""
         return binned.nonconformity(probs.double(), beside(self._tensors[0], probs), y)
 
     def interval(self, probs: Tensor, limit: Tensor) -> Tensor:
-        """Return (N, 2) intervals of the numbers of at most this nonconformity."""
+        """Return (N, 2) intervals of the numbers whose nonconformity is at most `limit`."""
         return binned.interval(probs.double(), beside(self._tensors[0], probs), beside(limit.double(), probs))
 
     @property
@@ -173,7 +175,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Times(Quantity):
-    """A time to an event, as a distribution over C ordered bars, the last one after all events of training.
+    """A time to an event, as a distribution over C ordered bars. The last bar is after all events of the training data.
 
     Observed times (N,) are float64, at least 0, and negative if they are censored (-0.0 is censored at 0). The label of
     an event is its bar; the label of a censored time is its bar plus C.
@@ -184,7 +186,7 @@ class Times(Quantity):
     event: str = "event"
     """The column with 1 for an event, or 0 if the time is censored."""
     horizons: tuple[float, ...] = ()
-    """Times at which predictions have a risk."""
+    """Times for which predictions have a risk, the probability of the event until this time."""
 
     @staticmethod
     def sums(y: Tensor, grid: Tensor) -> Tensor:
@@ -215,17 +217,17 @@ class Times(Quantity):
 
     @property
     def end(self) -> float:
-        """The time after the last event of training, until which survival is known."""
+        """The start of the last bar, until which survival is known."""
         return self.edges[-2]
 
     @cached_property
     def later(self) -> Tensor:
-        """(C, C) float32: for a time censored in each bar, the share of each bar that is later."""
+        """(C, C) float32: for a time that is censored in each bar, the share of each bar that is later."""
         return binned.later(len(self.means))
 
     def loss(self, log_probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) losses: the smoothed cross-entropy of events, and minus the log-probability that a censored event
-        is later, which includes half of its bar."""
+        """Return (N,) losses. For an event, this is the smoothed cross-entropy. For a censored time, it is the negative
+        log-probability that the event is later, which includes half of the bar of the censored time."""
         size = len(self.means)
         after = beside(self.later, log_probs).to(log_probs.dtype).log()[y % size]
         return torch.where(y < size, super().loss(log_probs, y % size), -(log_probs + after).logsumexp(-1))
@@ -235,7 +237,8 @@ class Times(Quantity):
         return super().bar(times) + len(self.means) * (~event)
 
     def survival(self, probs: Tensor, times: Tensor) -> Tensor:
-        """Return (N, M) probabilities that the event is later than times (M,) or (N, M), constant from `end` on."""
+        """Return (N, M) probabilities that the event is later than times (M,) or (N, M). They are constant from `end`
+        on."""
         times = times.double().expand(len(probs), -1).clamp_max(self.end)
         return 1 - super().cdf(probs, times)
 
@@ -243,26 +246,28 @@ class Times(Quantity):
         return 1 - self.survival(probs, y[:, None])[:, 0]
 
     def risk(self, probs: Tensor, horizon: float) -> Tensor:
-        """Return (N,) probabilities of an event until a horizon."""
+        """Return (N,) probabilities that the event happens until a horizon."""
         return self.cdf(probs, probs.new_full((len(probs),), horizon))
 
     def quantile(self, probs: Tensor, level: float | Tensor) -> Tensor:
-        """Return (N,) quantiles of distributions (N, C), infinite if they are after `end`."""
+        """Return (N,) quantiles of distributions (N, C). A quantile is infinite if it is not before `end`."""
         found = super().quantile(probs, level)
         return torch.where(found >= self.end, torch.inf, found)
 
     def nonconformity(self, probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) nonconformity scores: the probability of survival until the observed times (N,)."""
+        """Return (N,) nonconformity scores, the probabilities that the events are after the observed times (N,)."""
         return (1 - self.cdf(probs, y.abs())).masked_fill(~probs.isfinite().all(1), torch.inf)
 
     def interval(self, probs: Tensor, limit: Tensor) -> Tensor:
-        """Return (N, 2): lower bounds that are at most the times of this nonconformity, at most `end`, and infinity."""
+        """Return (N, 2) intervals: lower bounds, up to which survival has a probability of at least `limit`, and
+        infinity. A lower bound is at most `end`."""
         level = (1 - beside(limit.double(), probs)).clamp(0, 1).reshape(-1).expand(len(probs))
         low = super().quantile(probs, level).clamp_max(self.end).masked_fill(~probs.isfinite().all(1), 0.0)
         return torch.stack([low, torch.full_like(low, torch.inf)], 1)
 
     def figures(self, probs: Tensor, interval: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the same for a time: `median`, the lower bound `low`, `risk_365` for each horizon, and `spread`."""
+        """Return the reported values for a time: `median`, the lower bound `low`, a risk such as `risk_365` for each
+        horizon, and `spread`."""
         found = super().figures(probs, interval)
         risks = {f"risk_{horizon:.9g}": self.risk(probs.double(), horizon) for horizon in self.horizons}
         low = {"low": found["low"]} if interval is not None else {}
@@ -270,8 +275,8 @@ class Times(Quantity):
 
 
 def restored(event: str = "", horizons: Iterable[float] = (), **known: Any) -> Quantity:
-    """Return the quantity, or the time if there is an event, of stored values. Raises ValueError unless there are
-    ascending edges, and a mean and a share for each bar."""
+    """Return the target with stored values: a quantity, or a time if `event` is not empty. Raises ValueError unless
+    there are ascending edges, and a mean and a share for each bar."""
     known |= {key: tuple(known[key]) for key in ("edges", "means", "shares")}
     edges, size = known["edges"], len(known["means"])
     if len(edges) != size + 1 or len(known["shares"]) != size or tuple(sorted(set(edges))) != edges:
@@ -282,8 +287,9 @@ def restored(event: str = "", horizons: Iterable[float] = (), **known: Any) -> Q
 
 
 def unit_of(values: Tensor) -> Tensor:
-    """Return (2,) float64: mean and standard deviation of a silo's training targets (n,); 1 if all are equal."""
-    found = values.double().cpu().numpy()  # unlike torch's, its sums do not depend on the number of threads
+    """Return (2,) float64: the mean and the standard deviation of a silo's training targets (n,). If all targets are
+    equal, the second number is 1."""
+    found = values.double().cpu().numpy()  # unlike torch's sums, NumPy's do not depend on the number of threads
     if not len(found):
         return torch.tensor([0.0, 1.0], dtype=torch.float64)
     mean, scale = float(found.mean()), float(found.std())
@@ -292,12 +298,13 @@ def unit_of(values: Tensor) -> Tensor:
 
 
 def observed(y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return times (N,) and whether the event happened, (N,) bool, of observed times (N,)."""
+    """Return times (N,), and (N,) bool whether the event happened, from observed times (N,) with signs."""
     return y.abs(), ~y.signbit()
 
 
 def check_classes_only(target: Quantity | None, what: str, instead: str = "") -> None:
-    """Raise ConfigurationError if the target of a run is a quantity, for a command or key that needs classes."""
+    """Raise ConfigurationError if the target of a run is a quantity or a time. `what` is the command or key that needs
+    classes, and `instead` is advice."""
     if target is not None:
         raise ConfigurationError(
             f"{what} needs classes, but the target{f' {target.name!r}' * bool(target.name)} is a "

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses whose fields are keys, defaults, checks and help."""
+"""Settings: frozen dataclasses whose fields define keys, defaults, checks and help texts."""
 
 import dataclasses
 import errno
@@ -19,9 +19,9 @@ from pydantic_core import ErrorDetails
 from .errors import ConfigurationError, ConfigurationErrors, cut, short_repr
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
-"""Unknown keys are errors, and the docstring below a field is its help text."""
+"""Configuration of pydantic: unknown keys are errors, and the docstring below a field is its help text."""
 MAX_COUNT = 1_000_000
-"""Maximum number of rounds, steps, silos, units or pixels in a setting, to catch typing errors."""
+"""Maximum number of rounds, steps, silos, units or pixels in a setting, to catch typos."""
 LARGE = 1e6
 """Maximum weight, rate or norm in a setting, so that results fit into float32."""
 TEXTS = {
@@ -29,31 +29,32 @@ TEXTS = {
     "missing": "{key} is missing",
     "unexpected_keyword_argument": "",
 }
-"""Messages of pydantic's errors, by type; the message for an unknown key depends on the existing keys."""
+"""Messages that replace pydantic's messages, by type of error. The message for an unknown key is empty here, because
+it depends on the existing keys."""
 WORDS = {
     "Input should": "must",
     "Value error, ": "",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-"""Further replacements in pydantic's messages."""
+"""Replacements of words in pydantic's messages."""
 Cls = TypeVar("Cls", bound=type)
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
 KeyPath = tuple[str | int, ...]
-"""A key below its sections, e.g. ("data", "shift", "angles", 0)."""
+"""A key with the sections that contain it, e.g. ("data", "shift", "angles", 0)."""
 
 
 class FieldError(ConfigurationError):
-    """An invalid value of a setting; the key is the field's name, relative to the section of the settings."""
+    """An invalid value of a setting. The key is the name of the field, without the section of the settings."""
 
 
 class Collected(ConfigurationErrors, ValueError):
-    """A ConfigurationError as a ValueError, after which pydantic continues with the next key."""
+    """A ConfigurationError that is also a ValueError, so that pydantic continues with the next key."""
 
 
 def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Wrap a check, so pydantic collects its ConfigurationError with other problems."""
+    """Wrap a check, so that pydantic collects its ConfigurationError together with other problems."""
 
     @functools.wraps(check)
     def collecting(*args: Given.args, **values: Given.kwargs) -> Result:
@@ -66,16 +67,17 @@ def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 class Problem(NamedTuple):
-    """A problem of a configuration, and its key."""
+    """A problem of a configuration, with its key."""
 
     path: KeyPath
     text: str
-    """The message; "{key}" stands for the path, as in the text of a ConfigurationError."""
+    """The message, in which "{key}" is replaced by the path, as in the text of a ConfigurationError."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, dataclasses.field))
 def frozen_settings(cls: Cls) -> Cls:
-    """Make a class a frozen dataclass of settings. Its help lists every field; invalid values raise short errors."""
+    """Make a class a frozen dataclass of settings, whose docstring lists every field, and which raises short errors for
+    invalid values."""
     if (check := vars(cls).get("__post_init__")) is not None:
         cls.__post_init__ = collected(check)  # type: ignore[attr-defined]
     made: Any = dataclass(frozen=True, config=STRICT)(cls)
@@ -95,7 +97,7 @@ def plain(settings: Any) -> dict[str, Any]:
 
 
 def check_seed(seed: object, called: str = "seed") -> None:
-    """Raise ConfigurationError unless a seed is a whole number (Python's or NumPy's) that TOML can represent."""
+    """Raise ConfigurationError unless a seed is a non-negative integer (of Python or NumPy) that TOML can represent."""
     try:
         fits = 0 <= operator.index(seed) < 2**63  # type: ignore[arg-type]
     except TypeError:
@@ -113,7 +115,8 @@ def check_type(value: object, kind: type | tuple[type, ...], called: str, expect
 
 
 def path_of(path: object, called: str) -> Path:
-    """Return an argument as a path. Raises ConfigurationError if it is not one, or not valid on this file system."""
+    """Return an argument as a path. Raises ConfigurationError if the argument is not a path, or is not valid on this
+    file system."""
     check_type(path, (str, Path), called, "a path")
     try:
         os.stat(str(path))
@@ -127,7 +130,7 @@ def path_of(path: object, called: str) -> Path:
 
 
 def check_different(names: Sequence[str], key: str) -> None:
-    """Raise ConfigurationError for a list of names with a duplicate."""
+    """Raise ConfigurationError if a list of names contains a name twice."""
     if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
         raise ConfigurationError(f"{{key}} contains {short_repr(twice)} twice", key)
 
@@ -138,7 +141,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def explain(error: ValidationError, write: Callable[[Any], str] = short_repr) -> Iterator[Problem]:
-    """Yield pydantic's errors with their keys; the text for an unknown key is empty. `write` formats values."""
+    """Yield the problems in pydantic's error. The text for an unknown key is empty. `write` formats values."""
     for detail in error.errors(include_url=False):
         refused = _refused(detail)
         yield from [_problem(detail, write)] if refused is None else problems_of(refused, detail["loc"])
@@ -157,14 +160,14 @@ def _problem(detail: ErrorDetails, write: Callable[[Any], str]) -> Problem:
 
 
 def problems_of(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
-    """Yield the problems that settings of a section raised, each with its key, or else with the section."""
+    """Yield the problems that the settings of a section raised. A problem without a key gets the section as its key."""
     for problem in error.problems:
         path: KeyPath = tuple(problem.key.split(".")) if problem.key else ()
         yield Problem((*section, *path) if isinstance(problem, FieldError) else path or section, problem.text)
 
 
 def help_of(cls: type, name: str) -> str:
-    """Return the docstring below a field on one line; for an inherited field, the one in the declaring class."""
+    """Return the docstring below a field as one line; for an inherited field, that of the class that declares it."""
     declared = [getattr(base, "__pydantic_fields__", {}).get(name) for base in cls.__mro__]
     texts = [field.description for field in declared if field is not None and field.description]
     return " ".join(texts[0].split()) if texts else ""
@@ -205,7 +208,8 @@ def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    """Return the default of a field as text; nested settings list only what differs from their own defaults."""
+    """Return the default of a field as text. For nested settings, list only values that differ from their own
+    defaults."""
     if field.default_factory is not dataclasses.MISSING:
         return f" = {getattr(field.default_factory, '__name__', '')}()"
     if field.default is dataclasses.MISSING:

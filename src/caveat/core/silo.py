@@ -1,4 +1,4 @@
-"""Data silos: their splits, what a client task can access, and what the server knows about them."""
+"""Data silos: their splits, what a client task can access, and what the server knows about a silo."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Data(NamedTuple):
         return len(self.y)
 
     def __repr__(self) -> str:
-        """Number and shape of the examples, because values must not appear in logs."""
+        """Return the number and shape of the examples. Values are not shown, because they must not appear in logs."""
         return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and labels of a training step, at positions on device `counted_on`."""
+        """Return inputs and labels of a training step at the positions `index`, which is on the device `counted_on`."""
         return self.x[index], self.y[brought(index, self.y.device)]
 
     @property
     def counted_on(self) -> torch.device:
-        """Device on which positions of examples avoid synchronization: the device of the inputs, or the CPU if batches
-        are moved to the device one by one."""
+        """Device on which positions of examples avoid synchronization. It is the device of the inputs, or the CPU if
+        batches are moved to a device one by one."""
         found: torch.device = getattr(self.x, "kept_on", self.x.device)
         return found
 
@@ -49,10 +49,10 @@ class Data(NamedTuple):
 
 
 class AugmentedData(Data):
-    """Training data whose batches are randomly augmented; every other access returns them unchanged."""
+    """Training data whose batches are randomly augmented. Every other access returns the original inputs."""
 
     augment: Callable[[Tensor], Tensor]
-    """Maps a batch (B, ...) to one of the same shape and type, drawing from torch's global generator."""
+    """Function that maps a batch (B, ...) to a batch of the same shape and type, using torch's global generator."""
     names: tuple[str, ...]
     """Names of the augmentations."""
 
@@ -79,7 +79,7 @@ class AugmentedData(Data):
 
 
 class LateData(Data):
-    """A split that is read on every access. Accesses raise what reading raises."""
+    """A split that is read on every access. An access raises what reading raises."""
 
     read: Callable[[], Data]
 
@@ -104,10 +104,11 @@ class LateData(Data):
 class SiloContext:
     """Everything that code at a silo or at the server can access. The test split is not part of it.
 
-    `train`, `validation` and `calibration` are `Data`: x (N, ...) as models take it and y (N,) int64. At the server,
-    whose `id` is "server", all are empty. Train on `train`, select by `validation`, and leave `calibration` to
-    guarantees. `module` is the built model, shared by all silos of a process: load weights before each use
-    (`caveat.methods.tools.load`), copy them afterwards (`snapshot`), and return them in an update or a state.
+    `train`, `validation` and `calibration` are `Data`, with inputs x (N, ...) for the model and labels y (N,) int64. At
+    the server, whose `id` is "server", these splits are empty. Use `train` for training and `validation` for model
+    selection, and do not use `calibration`, which is reserved for guarantees. `module` is the built model, which all
+    silos of a process share: load weights before each use (`caveat.methods.tools.load`), copy them afterwards
+    (`snapshot`), and return them in an update or a state.
     """
 
     id: SiloId
@@ -121,28 +122,29 @@ class SiloContext:
     horizon: int = field(default=0, kw_only=True)
     """Number of rounds in the schedule up to and including the last training round; 0 if unknown."""
     moments: Tensors | None = field(default=None, kw_only=True, repr=False)
-    """Optimizer state kept between rounds, if configured: `Training.fit` starts from it and updates it."""
+    """Optimizer state that persists between rounds, if configured. `Training.fit` starts from it and updates it."""
     own: nn.Module | None = field(default=None, kw_only=True)
     """Second workspace, for the silo's personalized model, if the method has one."""
     domain: str = field(default="", kw_only=True)
     """Origin of the silo's data; empty at the server."""
     joins: bool = field(default=False, kw_only=True)
-    """Whether the silo joins a finished federation: it is not aggregated, and took no part in the schema agreement."""
+    """Whether the silo joins a finished federation. Its updates are then not aggregated, and it took no part in the
+    agreement on the schema."""
     fitted: frozenset[str] | None = field(default=None, kw_only=True)
-    """Names of the parameters of `module` that training may change; None: all."""
+    """Names of the parameters of `module` that training may change; None: training may change all."""
     subgroups: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True, repr=False)
-    """Per split, (N,) int64 on the CPU: the subgroup of each input, -1 if unknown; empty without subgroups."""
+    """Per split, (N,) int64 on the CPU: the subgroup of each input, or -1 if it is unknown; empty without subgroups."""
     subgroup: Tensor | None = field(default=None, kw_only=True, repr=False)
-    """(N,) subgroups of the inputs passed to `Method.answer`; None: unknown for all."""
+    """(N,) subgroups of the inputs passed to `Method.answer`; None: the subgroups are unknown."""
     values: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True, repr=False)
     """Per split, (N,) float64: the targets, if they are quantities or times, whose bars are the labels; empty for
     classes."""
     secret: int = field(default=0, kw_only=True)
-    """Seed of the noise that protects a silo; at a real silo, a number that only the silo knows."""
+    """Seed of the noise that protects a silo. In a federation across machines, only the silo knows this number."""
 
     @property
     def device(self) -> torch.device:
-        """Device of the task: its inputs are there, and its results must be."""
+        """Device of the task, on which its inputs are and its results must be."""
         return next(self.module.parameters()).device
 
     @property
@@ -151,7 +153,7 @@ class SiloContext:
         return len(self.train.y)
 
     def truth(self, split: str) -> Tensor:
-        """Return (N,) the true values of a split's inputs: quantities, or classes."""
+        """Return the true values (N,) of a split's inputs, which are quantities or classes."""
         data: Data = getattr(self, split)
         return brought(self.values[split], data.y.device) if split in self.values else data.y
 
@@ -162,17 +164,17 @@ class SiloContext:
 
 @dataclass(frozen=True)
 class TestContext(SiloContext):
-    """A context with the test split, for evaluation only, never for a method's client task."""
+    """A context with the test split. It is only for evaluation, and never passed to a method's client tasks."""
 
     __test__ = False  # tells pytest that this is not a test class
     test: Data
     streams: Mapping[str, Data] = field(default_factory=dict, kw_only=True)
-    """Out-of-distribution test inputs: "ood_local", "ood_global". Label -1 is not a class of the model."""
+    """Out-of-distribution test inputs, "ood_local" and "ood_global". The label -1 means no class of the model."""
 
 
 @dataclass(frozen=True)
 class Silo:
-    """A data silo: four disjoint splits and their origin."""
+    """A data silo: its name, four disjoint splits, and the origin of its data."""
 
     name: SiloId
     domain: str
@@ -181,11 +183,12 @@ class Silo:
     calibration: Data
     test: Data
     indices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    """Per split and stream, the int64 positions of its examples in the source; hashed in `splits.json`."""
+    """Per split and stream, the int64 positions of its examples in the source, whose hashes are in `splits.json`."""
     streams: Mapping[str, Data] = field(default_factory=dict)
-    """Out-of-distribution test inputs, by name; label -1 is not a class of the model."""
+    """Out-of-distribution test inputs, by name. The label -1 means no class of the model."""
     subgroups: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    """Per split, (N,) int64: the subgroup of each example, such as its sex, -1 if unknown; empty without subgroups."""
+    """Per split, (N,) int64: the subgroup of each example, such as a sex, or -1 if it is unknown; empty without
+    subgroups."""
     values: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     """Per split, (N,) float64: the targets, if they are quantities or times, whose bars are the labels; empty for
     classes."""
@@ -202,7 +205,7 @@ class Silo:
         )  # fmt: skip
 
     def test_context(self, module: nn.Module, own: nn.Module | None = None) -> TestContext:
-        """Return what an evaluation can access at this silo, including the test split and the streams."""
+        """Return what an evaluation can access at this silo, which includes the test split and the streams."""
         splits = self.train, self.validation, self.calibration
         return TestContext(
             self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain,
@@ -215,7 +218,7 @@ TOGETHER = "all silos"
 MOST = 10**9
 """Maximum number of examples that a silo can report for a split or a class."""
 LONGEST = 500
-"""Maximum characters of the name of a silo or a domain."""
+"""Maximum number of characters in the name of a silo or a domain."""
 SPLITS = ("train", "validation", "calibration", "test")
 Made = TypeVar("Made")
 
@@ -231,18 +234,18 @@ class SiloInfo:
     class_counts: tuple[int, ...]
     """Training examples per class."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Number of examples removed from each split since the silo joined; empty if none."""
+    """Number of examples removed from each split since the silo joined; empty if none were removed."""
 
     @classmethod
     def of(cls, silo: Silo, classes: int) -> SiloInfo:
         """Return the metadata of a silo, from its data and the number of classes."""
-        # Labels of censored times are above those of the bars, and are counted with them.
+        # A censored time has the label of its bar plus `classes`, and is counted in this bar.
         counts = silo.train.y.remainder(classes).bincount(minlength=classes).tolist()
         return cls(silo.name, silo.domain, {split: len(getattr(silo, split)) for split in SPLITS}, tuple(counts))
 
     @classmethod
     def of_json(cls, value: Any, classes: int) -> SiloInfo:
-        """Return the metadata from the output of `to_json`, as sent by a silo. Raises DataError if invalid."""
+        """Return the metadata that a silo sent, which is the output of `to_json`. Raises DataError if it is invalid."""
         try:
             dropped = value.get("dropped", {})
             info = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]), dropped)
@@ -260,13 +263,13 @@ class SiloInfo:
         raise DataError(f"invalid metadata of a silo: {str(value)[:200]}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the metadata that a silo sends before it takes part, for `of_json`."""
+        """Return the metadata as JSON values, which a silo sends before it takes part."""
         found = {**vars(self), "examples": dict(self.examples), "class_counts": list(self.class_counts)}
         del found["dropped"]
         return found | ({"dropped": dict(self.dropped)} if self.dropped else {})
 
     def rest_of(self, before: SiloInfo) -> bool:
-        """Return whether this is `before` without some examples, all of them recorded as dropped."""
+        """Return whether this silo is the silo `before` without some examples, all of which are recorded as dropped."""
         left = {split: self.dropped.get(split, 0) - before.dropped.get(split, 0) for split in SPLITS}
         return (
             (self.name, self.domain) == (before.name, before.domain)
@@ -286,7 +289,7 @@ class SiloInfo:
 
     @property
     def most(self) -> int:
-        """Number of examples of the largest split: the maximum weight of an update."""
+        """Number of examples of the largest split, which is the maximum weight of an update."""
         return max(self.examples.values())
 
 
@@ -297,8 +300,7 @@ def positive_class(positive: str | None, classes: Sequence[str]) -> int:
         return 1
     if len(classes) != 2:
         raise ConfigurationError(
-            f"data.positive_class = {positive!r} needs two classes, but there are {len(classes)}; with more than two, "
-            "every class is compared with the rest",
+            f"data.positive_class = {positive!r} needs two classes, but there are {len(classes)}; remove the key",
             "data.positive_class",
         )
     if positive not in classes:
@@ -310,7 +312,8 @@ def positive_class(positive: str | None, classes: Sequence[str]) -> int:
 
 
 class LazyMapping(Mapping[SiloId, Made]):
-    """One value per silo, computed on access, because there may be many silos or their data may be elsewhere."""
+    """A mapping with one value per silo, which is computed on access, because there may be many silos, or their data
+    may be on other machines."""
 
     def __init__(self, names: Collection[SiloId], make: Callable[[SiloId], Made]) -> None:
         self.names, self.make = names, make
@@ -335,15 +338,15 @@ class FederationInfo:
     """The silos of a run, in order, and the format of their inputs and labels."""
 
     shape: tuple[int, ...]
-    """Shape of one input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
+    """Shape of one input: (C, H, W) for images, (D,) for features, (T,) for tokens, (T, C) for time series."""
     classes: tuple[str, ...]
     silo_infos: Mapping[SiloId, SiloInfo]
     order: Sequence[SiloId] | None = None
-    """Names of the silos; None: `silo_infos` lists them in the order of the run."""
+    """Names of the silos in the order of the run; None: the order of `silo_infos`."""
     dtype: torch.dtype = torch.float32
     """Type of the inputs: float32, or int64 for token ids."""
     positive: str | None = None
-    """Positive class of two, for metrics; None: the second class, or there are more than two."""
+    """Positive class of two classes, for metrics; None: the second class, or there are more than two classes."""
     subgroups: tuple[str, ...] = ()
     """Names of the subgroups of inputs that have separate guarantees."""
     target: Quantity | None = None

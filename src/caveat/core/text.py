@@ -10,13 +10,13 @@ _LONGEST = 200
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:
-    """Return a text on one line, with control characters escaped, shortened if too long."""
+    """Return a text as one line with escaped control characters, shortened to `longest` characters."""
     shown = "".join(c if c.isprintable() else _code(c) for c in text[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def escaped(text: str) -> str:
-    """Return a text with control characters and bidirectional marks escaped; line breaks and spaces stay."""
+    """Return a text with escaped control characters and bidirectional marks. Line breaks, tabs and spaces are kept."""
     return text if text.isprintable() else "".join(c if _shown(c) else _code(c) for c in text)
 
 
@@ -29,7 +29,8 @@ def _code(character: str) -> str:
 
 
 def cut(name: str, most: int) -> str:
-    """Shorten a name in the middle, because variants begin alike. The part after the gap starts at a whole word."""
+    """Shorten a name in the middle, because names of variants have the same beginning. The part after the gap starts
+    with a whole word if it contains a space."""
     if len(name) <= most:
         return name
     part, space, words = name[-(most // 2) :].partition(" ")
@@ -38,24 +39,24 @@ def cut(name: str, most: int) -> str:
 
 
 def listed(items: Sequence[str], most: int) -> str:
-    """Return the first `most` items, and the number of further ones."""
+    """Return a list of the first `most` items, with the number of further items."""
     more = len(items) - most
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def named(names: Sequence[str], most: int = 12) -> str:
-    """Return the first `most` names, each passed through `plain`, and the number of further ones."""
+    """Return a list of the first `most` names, each passed through `plain`, with the number of further names."""
     return listed([plain(name) for name in names], most)
 
 
 def more_seeds(seeds: Sequence[int], count: int) -> str:
-    """Return the seeds with others up to a number of them, as an option's value."""
+    """Return the seeds, and further seeds up to a total of `count`, as the value of an option."""
     more = [seed for seed in range(count + len(seeds)) if seed not in seeds][: max(0, count - len(seeds))]
     return ",".join(map(str, [*seeds, *more]))
 
 
 def initial(text: str) -> str:
-    """Return a text with a capital at its beginning."""
+    """Return a text whose first letter is a capital."""
     return text[:1].upper() + text[1:]
 
 
@@ -65,12 +66,12 @@ def joined(names: Sequence[str]) -> str:
 
 
 def plural(count: int, name: str) -> str:
-    """Return "1 run", "2 runs"."""
+    """Return a number with a noun in the singular or plural: "1 run", "2 runs"."""
     return f"{count:,} {name}" + ("" if count == 1 else "s")
 
 
 def ranges(numbers: Iterable[int], most: int) -> str:
-    """Return the first `most` runs of consecutive numbers and the number of further ones: 1 to 3, 7 and 2 more."""
+    """Return the first `most` ranges of consecutive numbers and the count of other numbers: "1 to 3, 7 and 2 more"."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -92,7 +93,7 @@ def count(number: int | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Return bytes with three digits, 1 kB is 1,000 B; "" for None."""
+    """Return a number of bytes with three digits and a unit, where 1 kB is 1,000 B; "" for None."""
     if count is None:
         return ""
     for unit in ("B", "kB", "MB", "GB"):
@@ -103,7 +104,7 @@ def size(count: float | None) -> str:
 
 
 def megabytes(count: float | None) -> str:
-    """Return bytes as MB (1,000,000 B) with at least two digits; "" for None."""
+    """Return a number of bytes in MB (1,000,000 B), with at least two digits; "" for None."""
     if count is None:
         return ""
     value = count / 1e6
@@ -111,7 +112,8 @@ def megabytes(count: float | None) -> str:
 
 
 def duration(seconds: float | None, tenths: float = 10) -> str:
-    """Return seconds below two minutes, with tenths below `tenths` seconds, then minutes or hours; "" for None."""
+    """Return a duration: in seconds if it is below two minutes, with tenths if it is below `tenths` seconds, otherwise
+    in minutes or hours; "" for None."""
     if seconds is None:
         return ""
     if seconds < 120:
@@ -133,7 +135,7 @@ def significant(value: float | None) -> str:
 
 
 def apart(*values: float) -> list[str]:
-    """Return numbers with two decimals, or with up to four so that different numbers differ."""
+    """Return numbers with two decimals, or with up to four decimals so that different numbers look different."""
     written = [[minus(f"{value:.{digits}f}") for value in values] for digits in (2, 3, 4)]
     return next((each for each in written if len(set(each)) == len(set(values))), written[-1])
 
@@ -144,29 +146,29 @@ def tick(value: float) -> str:
 
 
 def power_tick(exponent: int) -> str:
-    """Return a power of ten for a logarithmic axis, with digits from 0.001 to 1,000 and with an exponent beyond."""
+    """Return a power of ten for a logarithmic axis: from 0.001 to 1,000 with digits, otherwise with an exponent."""
     if abs(exponent) <= 3:
         return f"{10.0**exponent:,g}"
     return f"10{str(exponent).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def percent_tick(value: float) -> str:
-    """Return a fraction for an axis, as percent."""
+    """Return a fraction in percent, for an axis."""
     return f"{tick(100 * value)} %"
 
 
 def minus(number: str) -> str:
-    """Return a formatted number with a true minus sign, or without a sign if it is rounded to zero."""
+    """Return a formatted number with a typographic minus sign, or without a sign if it is rounded to zero."""
     return number.replace("-", MINUS) if float(number) else number.lstrip("-")
 
 
 def signed(number: str) -> str:
-    """Return a formatted number with a true minus sign, or with a plus sign if positive."""
+    """Return a formatted number with a typographic minus sign, or with a plus sign if it is positive."""
     return f"+{number}" if float(number) > 0 else minus(number)
 
 
 def probability(p: float | None) -> str:
-    """Return "0.042", "< 0.001" or "> 0.99"; "" for None."""
+    """Return a probability such as "0.042", "< 0.001" or "> 0.99"; "" for None."""
     if p is None:
         return ""
     if 0.001 <= p < 0.995:
@@ -175,18 +177,19 @@ def probability(p: float | None) -> str:
 
 
 def equation(p: float) -> str:
-    """Return "p = 0.042" or "p < 0.001", without line breaks."""
+    """Return "p = 0.042" or "p < 0.001", with no-break spaces."""
     written = probability(p)
     return f"p{_SPACE}{written}" if written[0] in "<>" else f"p{_SPACE}={_SPACE}{written}"
 
 
 def without_folders(source: str) -> str:
-    """Return a data source with the names of its files only, for a title or a card; relative paths are unchanged."""
+    """Return a data source without the folders of absolute paths, for a title or a card. Relative paths are
+    unchanged."""
     return re.sub(r"(^|[:,]) */[^,:]*/", r"\1", source)
 
 
 def short_source(source: str) -> str:
-    """Return the same for a title: of several files of a source only the first, without the kind."""
+    """Return a data source for a title: without folders and without its kind, and with the first of several files."""
     return " + ".join(map(_first_file, without_folders(source).split(" + ")))
 
 
