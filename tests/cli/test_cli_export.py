@@ -33,7 +33,7 @@ def test_a_federation_s_folder_at_a_silo_names_the_methods_in_it(finished: tuple
     (nowhere / "5e08" / "config.toml").write_text((finished[0] / "config.toml").read_text())
     (nowhere / "5e08" / "fedavg" / "silo.json").write_text("{}")
     told = one_error(caveat("export", "5e08", "--silo", "silo-0"), 2)
-    assert "5e08 is a silo's copy of a federation; expected the folder of a method in it: fedavg" in told
+    assert "5e08 is a silo's folder of a federation; expected the folder of a method in it: fedavg" in told
 
 
 def test_what_is_not_finished_is_not_exported(finished: tuple[Path, Result], nowhere: Path) -> None:

@@ -363,7 +363,7 @@ def test_zeros_after_a_power_cut_are_damage(log: AppendLog) -> None:
 
 def test_a_log_that_somebody_else_changes_is_not_written_to(log: AppendLog) -> None:
     log.path.write_text("something else\n")
-    with pytest.raises(RunError, match="15 bytes, but 8 were written: another process has changed it"):
+    with pytest.raises(RunError, match="has 15 bytes, but this process wrote 8: another process has changed"):
         log.append("three\n")
     assert log.path.read_text() == "something else\n"
 

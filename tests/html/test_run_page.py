@@ -162,7 +162,7 @@ def test_validation_figures_are_never_put_beside_test_figures(tmp_path: Path) ->
 
 
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is not a run's folder: it contains none of run\.json"):
+    with pytest.raises(DataError, match=r"is not the folder of a run: it contains none of run\.json"):
         read_run(tmp_path)
     with pytest.raises(DataError, match="missing is not a folder"):
         write_report(tmp_path / "missing")

@@ -329,7 +329,7 @@ def test_what_ran_beside_another_run_is_refused(beside: tuple[Path, Path], tmp_p
     assert "seed" in one_error(caveat("resume", tmp_path / "run", "--quiet"), 2)
     shutil.rmtree(tmp_path / "run" / "baselines")
     shutil.copytree(beside[0] / "baselines" / "local", tmp_path / "run" / "baselines" / "zz")
-    assert "belongs to local, expected zz" in one_error(caveat("report", tmp_path / "run"), 3)
+    assert "belongs to method local, expected zz" in one_error(caveat("report", tmp_path / "run"), 3)
 
 
 def test_a_ledger_is_printed_as_it_was_written_or_not_at_all(run: Path) -> None:

@@ -1,8 +1,9 @@
-"""Checkpoints and private states on disk: safetensors and JSON, replaced atomically and identified by hashes.
+"""Checkpoints and private states on disk: files in safetensors and JSON, replaced atomically and identified by hashes.
 
-A silo's state is one immutable file per round in which it changed. The files that a run may continue from are kept: the
-files of its newest checkpoint, of the last checkpoint synced to disk, and of the training rounds to which a run can be
-rolled back. Also the cache of a frozen encoder's features. Reading a file never unpickles anything.
+A silo's state is stored in an immutable file per round in which the state changed. The files from which a run may
+continue are kept: those of its newest checkpoint, of the last checkpoint that was synced to disk, and of the training
+rounds to which the run can be rolled back. This module also has the cache of the features of a frozen encoder. Files
+are read without unpickling.
 """
 
 import hashlib
@@ -27,12 +28,12 @@ from .writing import refuse_link, sync, write_bytes, write_record
 def to_bytes(payload: Payload) -> bytes:
     """Return a payload in the safetensors format, with tensors named "group/name"."""
     flat = {f"{group}/{name}": t.contiguous() for group, named in payload.items() for name, t in named.items()}
-    # Stored separately because a group may be empty.
+    # The names of groups are stored separately because a group may be empty.
     return save(flat, {"groups": json.dumps(list(payload))})
 
 
 def from_bytes(data: bytes) -> Payload:
-    """Return the payload of bytes from `to_bytes`. Raise SafetensorError or ValueError for other bytes."""
+    """Return the payload in bytes from `to_bytes`. Raise SafetensorError or ValueError for other bytes."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     payload: Payload = {group: {} for group in json.loads(header["__metadata__"]["groups"])}
     for path, tensor in load(data).items():
@@ -74,9 +75,10 @@ def hashes(inputs: npt.NDArray[np.generic]) -> list[bytes]:
 class FeatureCache:
     """The cached features of one frozen encoder, `width` numbers per input, on the machine that has the inputs.
 
-    The encoder's folder holds blocks that never change: `BLOCK.npy` with rows, and `BLOCK.ids.npy` with the hashes of
-    their inputs. A block's name is a hash of both, which reveals damage when a process first reads it. Rows are read
-    through a memory map. Two processes that compute the same rows write two blocks, which is harmless.
+    The encoder's folder contains blocks that never change: `BLOCK.npy` with rows of features, and `BLOCK.ids.npy` with
+    the hashes of the inputs. A block's name is a hash of its rows and the hashes, by which a process detects damage
+    when it first reads the block. Rows are read through a memory map. Two processes may write blocks with the same
+    rows, which is harmless.
     """
 
     def __init__(self, folder: Path, width: int) -> None:
@@ -85,7 +87,7 @@ class FeatureCache:
         self.read_blocks: set[str] = set()
 
     def take(self, ids: list[bytes], into: Rows) -> list[int]:
-        """Copy cached rows into (N, width), and return the positions of inputs without rows or with damaged blocks."""
+        """Copy cached rows into `into` (N, width), and return the positions of inputs without intact cached rows."""
         if any(each not in self.places for each in ids):
             self._look()
         by_block: dict[Path, list[tuple[int, int]]] = {}
@@ -104,7 +106,7 @@ class FeatureCache:
 
     def add(self, ids: list[bytes], rows: Rows) -> None:
         """Store rows (N, width) of inputs. Raise OSError or RunError on failure."""
-        for folder in (self.folder.parent, self.folder):  # the parent folders are the user's
+        for folder in (self.folder.parent, self.folder):  # folders above these belong to the user and may be links
             refuse_link(folder)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # derived from private data
         block = self.folder / f"{self._sum(ids, rows)}.npy"
@@ -141,9 +143,9 @@ def _bytes(array: npt.NDArray[np.generic]) -> bytes:
 
 
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
-"""The last checkpoint, and the last one that was synced to disk."""
+"""The files of the last checkpoint, and of the last checkpoint that was synced to disk."""
 KEPT = "checkpoint-[0-9]*.json"
-"""The checkpoints after the last training rounds, named by `kept_place`."""
+"""Pattern of the files of the checkpoints after the last training rounds, named by `kept_place`."""
 
 
 class StateLost(RunError):
@@ -157,7 +159,7 @@ class SiloStore:
         self.root = root
 
     def load(self, kept: KeptState) -> State:
-        """Load a silo's state. Raise StateLost if it is missing or differs."""
+        """Load a silo's state. Raise StateLost if its file is missing or does not match its hash."""
         path = self._file(kept.silo, kept.t)
         if path.exists() and not path.is_file():
             raise StateLost(f"{_whose(kept)}, {path}, is not a file", kept.silo)
@@ -170,7 +172,8 @@ class SiloStore:
         return payload_of(data, path)
 
     def save(self, silo: SiloId, t: int, state: State, needed: Collection[int] = ()) -> KeptState:
-        """Save the state after round t; keep the previous one and the states of the `needed` rounds."""
+        """Save the state after round t. Keep the previous state and the states to which the silo would return after the
+        `needed` rounds, and delete other older states."""
         folder, data = self._folder(silo), to_bytes(state)
         refuse_link(folder)
         try:
@@ -186,19 +189,19 @@ class SiloStore:
         return KeptState(silo=silo, t=t, sha256=sum_of_bytes(data).sha256)
 
     def begin(self) -> None:
-        """Create the folder of all states; until then none can be saved."""
+        """Create the folder of all states, without which states cannot be saved."""
         refuse_link(self.root)
         self.root.mkdir(parents=True, exist_ok=True)
 
     def forget(self, silo: SiloId, after: int) -> None:
-        """Delete a silo's states of rounds after `after`."""
+        """Delete a silo's states from rounds after `after`."""
         refuse_link(self._folder(silo))
         for version in self.versions(silo):
             if version > after:
                 self._file(silo, version).unlink()
 
     def forget_all(self, after: int) -> None:
-        """Delete the states of rounds after `after` of all silos."""
+        """Delete the states of all silos from rounds after `after`."""
         for silo in self.silos():
             self.forget(silo, after)
 
@@ -210,13 +213,13 @@ class SiloStore:
             return [entry.name for entry in entries]
 
     def versions(self, silo: SiloId) -> list[int]:
-        """Return the rounds of a silo's states, oldest first."""
+        """Return the rounds of a silo's stored states, oldest first."""
         return sorted(int(path.stem) for path in self._folder(silo).glob("[0-9]*.safetensors"))
 
     def sync(self, kept: KeptState) -> None:
-        """Sync a state to disk."""
+        """Sync a state to disk if it is still stored."""
         path = self._file(kept.silo, kept.t)
-        if path.exists():  # a later one may have replaced it
+        if path.exists():  # a later state may have replaced it
             sync(path)
             sync(path.parent)
 
@@ -233,18 +236,19 @@ def _whose(kept: KeptState) -> str:
 
 @dataclass(frozen=True)
 class Saved:
-    """The state that a run continues from."""
+    """The state from which a run continues."""
 
     server: State
     checkpoint: Checkpoint
     damage: str = ""
-    """The damage to the newest checkpoint, if this is an older one."""
+    """Description of the damage to the newest checkpoint, if `checkpoint` is an older one."""
 
 
 class ServerStore:
-    """The server's checkpoints: its state, the run's counters, and the hashes of the files that belong to them.
+    """The server's checkpoints, each of which consists of the server's state, the run's counters, and the hashes of the
+    files that belong to the checkpoint.
 
-    `root` is the folder "state" of a run's folder. If `keep` is more than 1, the checkpoints of that many training
+    `root` is the folder "state" of a run's folder. If `keep` is more than 1, the checkpoints of this number of training
     rounds are kept.
     """
 
@@ -255,15 +259,15 @@ class ServerStore:
 
     @property
     def needed(self) -> list[int]:
-        """The rounds after which the run may have to continue, in addition to the newest one."""
+        """The rounds after which the run may have to continue, in addition to the newest round."""
         durable = [] if self.durable is None else [self.durable.t]
         return sorted({*kept_positions(self.root), *durable})
 
     def save(
         self, t: int, server: State, run_state: RunState, files: Sums, durable: bool = False, trains: bool = False
     ) -> None:
-        """Save the checkpoint after round t, from which a run resumes; sync it to disk if `durable`. `files` are the
-        other files of the run's folder that belong to it; `trains` says whether it is a training round."""
+        """Save the checkpoint after round t, from which a run resumes, and sync it to disk if `durable`. `files` are
+        the other files of the run's folder that belong to it; `trains` is whether t is a training round."""
         name, data = server_place(t), to_bytes(server)
         self.root.mkdir(parents=True, exist_ok=True)
         write_bytes(self.root / name, data, durable)
@@ -271,7 +275,7 @@ class ServerStore:
             "schema": SCHEMA, "t": t, "server": name, **run_state.model_dump(include=COUNTED),
             "files": {**files, f"{self.root.name}/{name}": sum_of_bytes(data)},
         })  # fmt: skip
-        if trains and self.keep > 1:  # saved before the newest one, so no earlier round is ever missing
+        if trains and self.keep > 1:  # saved before the newest checkpoint, so that no earlier round is ever missing
             write_record(self.root / kept_place(t), checkpoint, durable)
         write_record(self.root / NEWEST, checkpoint, durable)
         if durable:
@@ -280,7 +284,7 @@ class ServerStore:
         self._forget_older(name)
 
     def tidy(self, saved: Saved) -> None:
-        """Clean up after a killed process, and make the checkpoint that the run continues from the newest."""
+        """Clean up after a killed process, and make the checkpoint from which the run continues the newest one."""
         if saved.damage:
             write_record(self.root / NEWEST, saved.checkpoint, lasting=True)
         forget_kept(self.root, saved.checkpoint.t)
@@ -297,8 +301,8 @@ class ServerStore:
                 old.unlink()
 
     def load(self) -> Saved | None:
-        """Load the newest checkpoint, or the last durable one if a file of the newest is damaged. Returns None before
-        the first checkpoint. Raises RunError, naming the file, if both are damaged."""
+        """Load the newest checkpoint, or the last durable checkpoint if a file of the newest one is damaged. Returns
+        None before the first checkpoint. Raises RunError, naming the file, if both checkpoints are damaged."""
         found: list[Saved] = []
         damage: list[CaveatError] = []
         for name in (NEWEST, DURABLE):
@@ -315,7 +319,7 @@ class ServerStore:
         return found[0] if found else None
 
     def _whole(self, checkpoint: Checkpoint, damage: str) -> Saved:
-        """Return a checkpoint with the server's state. Raise DataError or RunError if one of its files is damaged."""
+        """Return the checkpoint with the server's state. Raise DataError or RunError if one of its files is damaged."""
         for place, known in checkpoint.files.items():
             check_file(self.root.parent / place, known, growing=place.endswith(GROWING))
         if Path(checkpoint.server).name != checkpoint.server:
@@ -334,23 +338,25 @@ def kept_place(t: int) -> str:
 
 
 def kept_positions(root: Path) -> list[int]:
-    """Return the positions in the schedule of the kept checkpoints, oldest first."""
+    """Return the positions of the kept checkpoints in the schedule, oldest first."""
     numbers = (path.stem.partition("-")[2] for path in root.glob(KEPT))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def forget_kept(root: Path, after: int) -> None:
-    """Delete the kept checkpoints of rounds after `after`."""
+    """Delete the kept checkpoints from rounds after `after`."""
     for t in kept_positions(root):
         if t > after:
             (root / kept_place(t)).unlink()
 
 
 COUNTED = set(RunState.model_fields)
+"""The keys of a run's counters in a checkpoint."""
 
 
 def read_kept(path: Path) -> dict[SiloId, KeptState]:
-    """Return the last state of each silo, from a file that may be missing. Raise DataError if it is damaged."""
+    """Return the record of each silo's last state, from a file. Return an empty dictionary if the file is missing.
+    Raise DataError if it is damaged."""
     found: dict[SiloId, KeptState] = {}
     for value, where in lines_of(path):
         kept = checked(value, KeptState, where)

@@ -1,4 +1,4 @@
-"""Read the files of runs: JSON and JSON lines as validated records, and the hashes of a folder's files."""
+"""Read the files of runs: validated records from JSON and JSON lines, and the hashes of a folder's files."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ from .schema import FROM_FILE, SCHEMA, Checkpoint, Comparison, FileSum, Record, 
 
 RecordType = TypeVar("RecordType", bound=Record)
 LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150
-"""Bounds of numbers in files: whole numbers fit into 64 bits, others can be squared and summed."""
+"""Bounds of numbers in files, so that whole numbers fit into 64 bits, and other numbers can be squared and summed."""
 
 
 def text_of(path: Path) -> str | None:
-    """Read a UTF-8 text; None without a file. Raise DataError for other text, a folder or a pipe."""
+    """Return the UTF-8 text in a file; None if there is no file. Raise DataError for other text, a folder or a pipe."""
     if not _is_there(path):
         return None
     try:
@@ -30,14 +30,14 @@ def text_of(path: Path) -> str | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether a file exists. Raise DataError for a folder, a pipe (reading could block) or a device."""
+    """Return whether a file exists. Raise DataError for a folder, a pipe (which could block reading) or a device."""
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is a folder, a pipe or a device; restore the file from a copy")
     return path.exists()
 
 
 def record_of(path: Path, kind: type[RecordType]) -> RecordType | None:
-    """Read a JSON file as a record; None without a file. Raise DataError for other content."""
+    """Read a JSON file as a record. Return None if there is no file. Raise DataError for other content."""
     text = text_of(path)
     return None if text is None else checked(decoded(text, str(path)), kind, str(path))
 
@@ -58,8 +58,9 @@ def read_plain(path: Path) -> Any:
 
 
 def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a JSON lines file, each with its place; nothing without a file. A partial last line without a
-    newline, left by a killed process, is skipped. Raises DataError, naming file and line, for other invalid JSON."""
+    """Yield the values in a file of JSON lines, each with its place. If there is no file, yield nothing. A partial last
+    line without a newline, from a killed process, is skipped. Raises DataError, naming file and line, for other invalid
+    JSON."""
     if not _is_there(path):
         return
     try:
@@ -81,7 +82,7 @@ def decoded(text: str | bytes, where: str) -> Any:
     except UnicodeDecodeError as error:
         raise DataError(f"{where} cannot be read as UTF-8 text: {error}") from error
     except (ValueError, RecursionError) as error:  # also raised for too many digits and too deep nesting
-        raise DataError(f"{where}: not valid JSON, so it is damaged or was edited: {error}") from error
+        raise DataError(f"{where}: not valid JSON, so the file is damaged or was edited: {error}") from error
 
 
 def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
@@ -101,7 +102,7 @@ def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
 
 
 def _beyond(value: Any) -> str | None:
-    """Return the place of a finite number that is too large to compute with; None if there is none."""
+    """Return the place of a finite number that is too large for computations; None if there is no such number."""
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             if (place := _beyond(each)) is not None:
@@ -129,13 +130,13 @@ def _is_json(line: bytes) -> bool:
 
 
 BLOCK = 1 << 20
-"""Number of bytes read at once."""
+"""Number of bytes that are read at once."""
 GROWING = ".jsonl"
-"""The suffix of append-only files, which may have more than the checkpoint of an unfinished run knows."""
+"""The suffix of append-only files. In an unfinished run, they may have more lines than the checkpoint records."""
 APART = frozenset({"state", "baselines"})
-"""Folders with their own hashes."""
+"""Folders whose files have hashes elsewhere."""
 FREE = frozenset({"summary.json", "config.toml", "given.toml", "report.html", "started.json", "failure.json"})
-"""Files without a hash: they have a checksum, are compared as settings, or are derived from other files."""
+"""Files without a hash, because they contain a checksum, are compared as settings, or are derived from other files."""
 
 
 def sum_of_bytes(data: bytes) -> FileSum:
@@ -143,7 +144,7 @@ def sum_of_bytes(data: bytes) -> FileSum:
 
 
 def sum_of(path: Path, first: int | None = None) -> FileSum:
-    """Return size and hash of a file or of its first bytes. Raise DataError if it cannot be read."""
+    """Return the size and hash of a file, or of its `first` bytes. Raise DataError if it cannot be read."""
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as file:
@@ -156,25 +157,29 @@ def sum_of(path: Path, first: int | None = None) -> FileSum:
 
 
 def check_file(path: Path, known: FileSum, growing: bool = False) -> None:
-    """Raise DataError, naming the file, unless it has the known content; a `growing` file may have more."""
+    """Raise DataError, naming the file, unless it has the known content. A `growing` file may have more content after
+    it."""
     if not path.is_file():
         raise DataError(f"{path} is missing or not a file: restore it from a copy")
     found = sum_of(path, known.bytes if growing else None)
     if (found.bytes, found.sha256) != (known.bytes, known.sha256):
-        raise DataError(f"{path} differs from what was written: it is damaged, edited, or from another time or run")
+        raise DataError(
+            f"{path} differs from what was written: it is damaged, was edited, or is from another time or run"
+        )
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The hashes of a folder's files."""
+    """The hashes of the files in a run's folder."""
 
     folder: Path
     sums: Mapping[str, FileSum]
-    """By path in the folder."""
+    """The hashes by path in the folder."""
     finished: bool = True
+    """Whether the run is finished."""
 
     def check(self, *places: str) -> None:
-        """Raise DataError for the first of these files that was changed, or added after the run had finished."""
+        """Raise DataError if one of these files was changed, or was added after the run had finished."""
         for place in places:
             known = self.sums.get(place)
             if known is not None:
@@ -184,8 +189,8 @@ class Manifest:
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Return the file hashes in a finished run's summary, or in an interrupted run's newest checkpoint. Empty for a run
-    without either. Raises DataError if the summary or checkpoint is damaged."""
+    """Return the file hashes in a finished run's summary, or in an interrupted run's newest checkpoint. The manifest is
+    empty if the run has neither of these. Raises DataError if the summary or the checkpoint is damaged."""
     if (summary := record_of(folder / "summary.json", Summary)) is not None:
         return Manifest(folder, summary.files)
     checkpoint = record_of(folder / "state" / "checkpoint.json", Checkpoint)
@@ -193,7 +198,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def sums_of_folder(folder: Path) -> dict[str, FileSum]:
-    """Return the hashes of a finished run's files, except for files without a hash or with their own."""
+    """Return the hashes of a finished run's files by path, except for files in `FREE` and in folders in `APART`."""
     found: dict[str, FileSum] = {}
     for place, folders, names in os.walk(folder):
         here = Path(place)
@@ -208,14 +213,14 @@ def sums_of_folder(folder: Path) -> dict[str, FileSum]:
 
 
 RUN = "run.json"
-"""The description of a run."""
+"""The file that describes a run."""
 STATES = "state/states.jsonl"
-"""The stored states of silos, by round and hash."""
+"""The file that lists the stored states of silos with their rounds and hashes."""
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Read a comparison from the file `path`, or from comparison.json in that folder. Raises DataError if it is missing
-    or invalid."""
+    """Read a comparison from a file, or from comparison.json in a folder. Raises DataError if the file is missing or
+    invalid."""
     file = path / "comparison.json" if path.is_dir() else path
     record = record_of(file, Comparison)
     if record is None:

@@ -1,8 +1,8 @@
-"""Roll back a run to a recent training round, or to the last one to train for more rounds.
+"""Roll back a run to a recent training round, or to its last training round to train for more rounds.
 
-The server's checkpoints of the last training rounds are kept, with the silo states that belong to them. Undone rows and
-ledger lines are moved to the run's folder `undone`, because their messages have left the silos. A finished run keeps
-the states after its last training round in `state/trained`.
+The server's checkpoints of the last training rounds are kept, with the states of the silos that belong to the
+checkpoints. Undone rows and ledger lines are moved to the folder `undone` of the run, because their messages have left
+the silos. A finished run keeps the states after its last training round in `state/trained`.
 """
 
 import os
@@ -19,14 +19,14 @@ from .sent_messages import read_ledger
 from .writing import AppendLog, refuse_link, refuse_links, write_bytes, write_record
 
 UNDONE = "undone"
-"""A run's folder with undone lines, in one folder per rollback."""
+"""The folder of a run with undone lines, in one subfolder per rollback."""
 LEDGER, ROWS = "ledger.jsonl", "rounds.jsonl"
 RESULT = ("summary.json", "report.html", "gallery.json", "features.json", "delivered")
-"""Results of a finished run that the next result replaces, in addition to its model."""
+"""Results of a finished run, which a rollback moves away; the next model replaces the model."""
 
 
 def kept_rounds(run: Path) -> list[Checkpoint]:
-    """Return the checkpoints after a run's last training rounds, oldest first. Raise DataError for a damaged one."""
+    """Return the checkpoints after a run's last training rounds, oldest first. Raise DataError if one is damaged."""
     newest = record_of(run / "state" / NEWEST, Checkpoint)
     positions = [] if newest is None else [t for t in kept_positions(run / "state") if t <= newest.t]
     return [read(run / "state" / kept_place(t), Checkpoint) for t in positions]
@@ -38,10 +38,11 @@ def can_go_back(run: Path) -> bool:
 
 
 def roll_back(run: Path, to: int) -> Rollback:
-    """Roll a run back, so it continues after training round `to`.
+    """Roll a run back, so that it continues after training round `to`.
 
-    After a crash the same call completes the rollback. The caller holds the lock. Raises ConfigurationError for a round
-    that is not kept, DataError or RunError for damaged files, before anything is changed.
+    If the rollback is interrupted, the same call completes it. The caller must hold the lock of the run. Raises
+    ConfigurationError for a round that is not kept, DataError or RunError for damaged files, before anything is
+    changed.
     """
     store = ServerStore(run / "state")
     if (saved := store.load()) is None:
@@ -55,7 +56,7 @@ def roll_back(run: Path, to: int) -> Rollback:
     _check(run, target)
     place = run / UNDONE / str(len(now.rollbacks) + 1)
     back = Rollback(to=to, undone=now.number, ledger=_set_aside(run, place, target))
-    # Files that do not change by round keep their current hashes: more rounds may have been requested.
+    # Files that do not change with rounds keep their current hashes, because more rounds may have been requested.
     fixed = {name: known for name, known in now.files.items() if not _of_round(name)}
     files = fixed | {name: known for name, known in target.files.items() if _of_round(name)}
     new = target.model_copy(update={"files": files, "rollbacks": [*now.rollbacks, back]})
@@ -69,8 +70,8 @@ def roll_back(run: Path, to: int) -> Rollback:
 
 
 def undone_messages(run: Path, run_state: RunState) -> list[Message]:
-    """Return the messages of undone rounds, with a distinct `t` for each rollback. Raises DataError if the undone lines
-    are damaged or missing."""
+    """Return the messages of undone rounds, with different numbers `t` for each rollback. Raises DataError if the
+    undone lines are damaged or missing."""
     found = list[Message]()
     for number, back in enumerate(run_state.rollbacks, 1):
         path = run / UNDONE / str(number) / LEDGER
@@ -82,7 +83,7 @@ def undone_messages(run: Path, run_state: RunState) -> list[Message]:
 
 def _there_are(run: Path, rounds: list[int]) -> str:
     if not rounds:
-        return f"{run} keeps no round to roll back to: set engine.keep_checkpoints before starting a run"
+        return f"{run} keeps no round to roll back to; set engine.keep_checkpoints before you start a run"
     return f"{run} can be rolled back to the training rounds {', '.join(map(str, rounds))}"
 
 
@@ -94,7 +95,8 @@ def _check(run: Path, target: Checkpoint) -> None:
     """Raise DataError, StateLost or RunError unless all files of a checkpoint are intact."""
     if target.server != server_place(target.t) or f"state/{target.server}" not in target.files:
         raise DataError(
-            f"{run / 'state' / kept_place(target.t)}: server = {target.server!r}, expected the state of its round"
+            f"{run / 'state' / kept_place(target.t)}: server = {target.server!r}, expected {server_place(target.t)!r}, "
+            "with a hash"
         )
     for place, known in target.files.items():
         if _of_round(place):
@@ -144,18 +146,18 @@ def _rest(path: Path, known: FileSum | None) -> bytes:
 
 FOLDER = "trained"
 PLACE = f"state/{FOLDER}/{NEWEST}"
-"""The checkpoint after the last training round, below a run's folder."""
+"""The path of the checkpoint after the last training round in a run's folder."""
 
 
 class TrainedStore:
-    """`state/trained` of a run's folder: the checkpoint after its last training round, and its states. State files
-    never change, so they are hard links if the disk supports them."""
+    """`state/trained` of a run's folder: the checkpoint after its last training round, and the states of silos. State
+    files never change, so they are hard links if the disk supports links."""
 
     def __init__(self, run: Path) -> None:
         self.run, self.state, self.root = run, run / "state", run / "state" / FOLDER
 
     def keep(self, states: Iterable[KeptState]) -> None:
-        """Store the newest checkpoint and its silo states, replacing the stored ones."""
+        """Store the newest checkpoint and the states of silos, which replace the stored checkpoint and states."""
         refuse_link(self.root)
         if self.root.exists():
             refuse_links(self.root)
@@ -172,7 +174,8 @@ class TrainedStore:
         write_record(self.root / NEWEST, checkpoint)
 
     def load(self) -> Checkpoint | None:
-        """Load the checkpoint; None if there is none. Raise DataError if it is damaged, RunError for links."""
+        """Return the stored checkpoint; None if there is none. Raise DataError if a file is damaged, RunError for
+        links."""
         refuse_link(self.root)
         refuse_links(self.root)
         checkpoint = record_of(self.root / NEWEST, Checkpoint)
@@ -198,7 +201,7 @@ class TrainedStore:
         self.free(checkpoint)
 
     def free(self, checkpoint: Checkpoint) -> None:
-        """Make this the newest checkpoint, after which the run's settings may change."""
+        """Make a checkpoint the newest one, without the hash of the run's settings, so that they may change."""
         files = {place: known for place, known in checkpoint.files.items() if place != RUN}
         write_record(self.state / NEWEST, checkpoint.model_copy(update={"files": files}), lasting=True)
         (self.state / DURABLE).unlink(missing_ok=True)
@@ -219,7 +222,7 @@ class TrainedStore:
 
 
 def _place(kept: KeptState) -> Path:
-    """Return the path of a state below a folder of states. Raise DataError for an invalid silo name."""
+    """Return the path of a state in a folder of states. Raise DataError for an invalid silo name."""
     check_silo_name(kept.silo, f"{STATES}: ")
     return Path(kept.silo, f"{kept.t:06d}.safetensors")
 
@@ -234,4 +237,4 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, part)
     part.replace(target)
-    part.unlink(missing_ok=True)  # remains if both were links to one file
+    part.unlink(missing_ok=True)  # it still exists if it and the target were links to the same file

@@ -1,4 +1,4 @@
-"""A run's folder, read and validated; parts may be missing if the run has not finished."""
+"""The validated content of a run's folder, parts of which may be missing if the run has not finished."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ _CHECKED = (
 )  # fmt: skip
 FAILURE = "failure.json"
 FINAL = "final"
-"""The phase of rows of the final model."""
+"""The phase of rows that evaluate the final model."""
 _COMMON = ("seed", "init_from", "data", "model", "federation", "evaluation", "privacy", "server")
-"""The sections that the descriptions of a run and of its baselines share."""
+"""The sections that are equal in the descriptions of a run and of its baselines."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """The content of a run's folder. Every part may be missing, but not all of them. Equal to itself only."""
+    """The content of a run's folder. Any part may be missing, but not all parts. Two objects are never equal."""
 
     path: Path
     given: str = ""
-    """The folder as the user named it, for commands that are shown."""
+    """The folder as the user wrote it, for commands that are shown."""
     config: str | None = None
-    """config.toml, verbatim; for display only."""
+    """The text of config.toml, for display only."""
     record: schema.RunFile | None = None
-    """run.json."""
+    """The content of run.json."""
     rows: Sequence[schema.RoundRow] = ()
     left_out: Sequence[schema.LeftOut] = ()
     noted: Sequence[schema.NotedUpdate] = ()
-    """Silos that took part in a round but are not included, and unusual updates."""
+    """Remarks on silos' updates, such as unusual ones."""
     summary: schema.Summary | None = None
     failure: schema.Failure | None = None
-    """The error of a run that failed and was not continued."""
+    """The error of a run that failed and was not continued afterwards."""
     gallery: schema.Gallery | None = None
     features: schema.Features | None = None
     sent: Sent | None = None
-    """Totals of what left the silos."""
+    """Totals of the messages that left the silos."""
     greeting: schema.FederationFile | None = None
-    """What silos sent before the first round, if each has its own data."""
+    """What silos sent before the first round, if each silo reads its own data."""
     joined: schema.JoinFile | None = None
-    """The finished federation that its silos joined."""
+    """The finished federation that the silos of this run joined, if they did."""
     baselines: Mapping[str, RunFolder] = field(default_factory=dict)
-    """The baselines, by the name of their folder."""
+    """The baselines by the names of their folders."""
 
     @property
     def method(self) -> str | None:
@@ -69,14 +69,14 @@ class RunFolder:
 
     @property
     def quantity(self) -> bool:
-        """Whether the run predicts a quantity."""
+        """Whether the run predicts a quantity or a time."""
         if self.summary is not None:
             return self.summary.target is not None
         return any(row.crps is not None for row in self.rows) or self.section("data").get("predict") == "quantity"
 
     @property
     def title(self) -> str:
-        """The method if known, else the folder's name."""
+        """The name of the method if it is known, else the name of the folder."""
         return self.method or self.path.name
 
     @property
@@ -85,12 +85,12 @@ class RunFolder:
 
     @property
     def federated(self) -> bool:
-        """Whether it is a federation over Flower, which is continued from its project."""
+        """Whether the run is that of a federation on Flower, which is continued from its project."""
         return self.record is not None and self.record.federated
 
     @property
     def plugins(self) -> list[str]:
-        """The `--plugin` options of the run, for display; they are never executed."""
+        """The options `--plugin` of the run. They are only displayed and never executed."""
         return self._options("--plugin", "plugins")
 
     @property
@@ -114,7 +114,7 @@ class RunFolder:
 
     @property
     def lacking(self) -> list[str]:
-        """Baselines of a finished run without a result."""
+        """The baselines of a finished run that have no result."""
         names = self.section("baselines") if self.complete else {}
         there = {self.method, *(name for name, other in self.baselines.items() if other.summary is not None)}
         return [name for name in names if name not in there]
@@ -130,7 +130,7 @@ class RunFolder:
 
     @property
     def split(self) -> str:
-        """The split of the metrics in `silos`: a run without a summary has no test metrics."""
+        """The split of the metrics in `silos`, which is "validation" for a run without a summary."""
         return "test" if self.summary else "validation"
 
     @property
@@ -140,7 +140,8 @@ class RunFolder:
 
     @property
     def silos(self) -> list[schema.SiloRecord]:
-        """The final metrics of the other silos; without a summary, the metrics of their last validation rows."""
+        """The final metrics of silos that are not held out; without a summary, the metrics of each silo's last
+        validation row."""
         if self.summary:
             return [silo for silo in self.summary.silos if not silo.newcomer]
         latest = {row.silo: row for row in self.curve_rows}
@@ -157,7 +158,7 @@ class RunFolder:
 
     @property
     def absent(self) -> list[str]:
-        """Silos without test metrics, which are missing in the final metrics."""
+        """Silos that are missing in the final metrics, because they have no test metrics."""
         return self.summary.absent if self.summary else []
 
     @property
@@ -179,8 +180,8 @@ class RunFolder:
     @property
     def curve_rows(self) -> list[schema.RoundRow]:
         """One validation row per round and silo, in the order of rounds. If several models have rows (local, global,
-        switched), the rows of the model with the most rounds are returned. Rows of the final model, whose temperature
-        is fitted, are excluded if there are others, so a curve shows the same quantity in all rounds."""
+        switched), these are the rows of the model with the most rounds. Rows of the final model, whose temperature is
+        fitted, are excluded if there are other rows, so that a curve shows the same quantity in all rounds."""
         validation = [row for row in self.rows if row.split == "validation"]
         validation = [row for row in validation if row.phase != FINAL] or validation
         match_rounds: dict[str, set[int]] = {}
@@ -199,13 +200,13 @@ class RunFolder:
 def read_run(path: Path) -> RunFolder:
     """Read a run's folder, and the folders of its baselines.
 
-    Raises MissingError if it is not the folder of a run, DataError for a file that caveat did not write. An incomplete
-    run is not an error: `complete` is false, and parts are missing.
+    Raises MissingError if it is not the folder of a run, DataError for a file that is damaged or that caveat did not
+    write. An incomplete run is not an error: `complete` is then false, and parts are missing.
     """
     if not path.is_dir():
         raise MissingError(f"{path} is not a folder; expected the folder of a run, written by `caveat run --out`")
     if not _is_run(path):
-        about = other_kind(path) or f"is not a run's folder: it contains none of {', '.join(_FILES)}"
+        about = other_kind(path) or f"is not the folder of a run: it contains none of {', '.join(_FILES)}"
         raise MissingError(f"{path} {about}")
     summary = record_of(path / "summary.json", schema.Summary)
     manifest = Manifest(path, summary.files) if summary else manifest_of(path)  # which reads the summary again
@@ -213,7 +214,7 @@ def read_run(path: Path) -> RunFolder:
     config = text_of(path / "config.toml")
     rows, left_out, noted = read_rows(path / "rounds.jsonl")
     return RunFolder(
-        path=path.resolve(),  # so "." has a name
+        path=path.resolve(),  # so that "." has a name
         given=str(path),
         config=config,
         record=record_of(path / RUN, schema.RunFile),
@@ -232,15 +233,15 @@ def read_run(path: Path) -> RunFolder:
 
 
 def other_kind(folder: Path) -> str:
-    """Describe a folder that is not a run's, in words that follow its name; "" for an unknown folder."""
+    """Return a description of a folder that is not the folder of a run, as a predicate; "" for an unknown folder."""
     if (folder / "grid.json").exists():
-        return "is a comparison: repeat the command that started it to continue it; its runs are in its folder runs"
+        return "is a comparison: repeat the command that started it to continue; its runs are in the folder runs"
     if (folder / "plan.json").exists():
-        return "is an audit: repeat the command that started it to continue it; its page is audit.html"
+        return "is an audit: repeat the command that started it to continue; its page is audit.html"
     if (folder / "silo.toml").exists():
         return "is the folder of a silo; its copy of a run is in STATE/FEDERATION/METHOD"
     if methods := sorted(path.parent.name for path in folder.glob("*/silo.json")):
-        return f"is a silo's copy of a federation; expected the folder of a method in it: {', '.join(methods)}"
+        return f"is a silo's folder of a federation; expected the folder of a method in it: {', '.join(methods)}"
     return ""
 
 
@@ -248,13 +249,13 @@ def _beside(folder: Path, main: Path) -> RunFolder:
     """Read a baseline. Raise DataError if it belongs to another run."""
     splits, found, of_main = "splits.json", read_run(folder), record_of(main / RUN, schema.RunFile)
     if (folder / splits).exists() and text_of(folder / splits) != text_of(main / splits):
-        raise DataError(f"{folder / splits} differs from the one in {main}: it belongs to another run")
+        raise DataError(f"{folder / splits} differs from {splits} in {main}: it belongs to another run")
     if found.record is not None and of_main is not None:
         for name in _COMMON:
             if found.record.spec.get(name) != of_main.spec.get(name):
-                raise DataError(f"{folder / RUN}: {name} differs from {main}: it belongs to another run")
+                raise DataError(f"{folder / RUN}: {name} differs from that of {main}: it belongs to another run")
     if found.summary is not None and found.summary.method != folder.name:
-        raise DataError(f"{folder / 'summary.json'} belongs to {found.summary.method}, expected {folder.name}")
+        raise DataError(f"{folder / 'summary.json'} belongs to method {found.summary.method}, expected {folder.name}")
     return found
 
 
@@ -269,7 +270,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def read_rows(path: Path) -> tuple[list[schema.RoundRow], list[schema.LeftOut], list[schema.NotedUpdate]]:
-    """Read `rounds.jsonl`: metrics, excluded silos, and unusual updates. Raise DataError if damaged."""
+    """Return the metrics, the excluded silos and the remarks on updates in a file `rounds.jsonl`. Raise DataError if it
+    is damaged."""
     rows, left_out, noted = list[schema.RoundRow](), list[schema.LeftOut](), list[schema.NotedUpdate]()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "left_out" in value:

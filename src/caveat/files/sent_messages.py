@@ -1,8 +1,8 @@
-"""The ledger of the messages that left a silo: name, shape, type and bytes of the tensors of every message.
+"""The ledger of the messages that left silos: name, shape, type and bytes of the tensors of every message.
 
 The ledger is the file `ledger.jsonl`. It has a line per message, with "split" for evaluations, and a line per form
-(names, shapes and types of a set of tensors) before the first message of that form. `read_sent` aggregates lines while
-reading, because there may be many.
+(names, shapes and types of a set of tensors) before the first message of that form. `read_sent` aggregates the messages
+while it reads them, because there may be many messages.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from .schema import FileSum, Form, Message, Record, TensorForm, as_json
 from .writing import AppendLog
 
 Tensors = dict[str, TensorForm]
-"""By "group/name"."""
+"""The forms of tensors by "group/name"."""
 
 
 class About(TypedDict, total=False):
-    """Round and phase of a line, and the split of an evaluation."""
+    """The round and the phase of a line, and the split of an evaluation."""
 
     round: int
     phase: str
@@ -30,14 +30,15 @@ class About(TypedDict, total=False):
 
 
 class AboutMessage(About, total=False):
-    """Further keys of a message, in the given order."""
+    """All keys of a message that are passed to `Ledger.add`."""
 
     t: int
     task: str
 
 
 def tensors_of(payload: Payload, summed: bool = False) -> Tensors:
-    """Return the forms of tensors; tensors that were seen only as a sum over silos have eight bytes per number."""
+    """Return the forms of a payload's tensors. If the server saw only their sum over silos (`summed`), they have eight
+    bytes per number."""
     return {
         f"{group}/{name}": TensorForm(
             shape=list(tensor.shape),
@@ -57,17 +58,19 @@ class Ledger:
         self.forms: set[str] = set()
 
     def rewind(self, known: FileSum | None) -> None:
-        """Truncate the ledger to its known part. Raise RunError if that is missing or has changed."""
+        """Truncate the ledger to its known part. Raise RunError if this part is missing or has changed."""
         self.log.rewind(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def recover(self, known: FileSum | None) -> None:
-        """Truncate as `rewind` does, but keep the lines of a killed process: their messages may have been sent."""
+        """Truncate the ledger as `rewind` does, but keep the lines of a killed process, because their messages may have
+        been sent."""
         self.log.recover(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def add(self, updates: Mapping[SiloId, Update], summed: bool = False, **about: Unpack[AboutMessage]) -> None:
-        """Append a line per update, and a line for each new form. `summed` updates were seen only as their sum."""
+        """Append a line per update, and a line per new form. `summed` is whether the server saw only the sum of the
+        updates."""
         lines = list[Record]()
         for silo, update in updates.items():
             tensors = tensors_of(update.payload, summed)
@@ -89,14 +92,14 @@ class Entries:
 
     @property
     def counted(self) -> dict[SiloId, int]:
-        """The last round in which each silo's update was aggregated, evaluations excluded."""
+        """The last round in which each silo sent an update, without evaluations, as a position in the schedule."""
         updates = [message for message in self.messages if message.split is None]
         return {message.silo: message.t for message in updates if message.t is not None}
 
 
 def read_ledger(path: Path) -> Entries:
-    """Read a ledger's complete lines; empty without a file. Raises RunError, naming file and line, for invalid lines,
-    DataError for files of another version of caveat."""
+    """Read the complete lines of a ledger. The result is empty if there is no file. Raises RunError, naming file and
+    line, for invalid lines, DataError for files of another version of caveat."""
     found, where = Entries(), str(path)
     try:
         text = path.read_text() if path.exists() else ""
@@ -118,7 +121,7 @@ def read_ledger(path: Path) -> Entries:
 
 @dataclass
 class Total:
-    """Totals over messages. Bytes are those of their tensors."""
+    """Totals over messages. Bytes are those of the tensors in messages."""
 
     messages: int = 0
     training: int = 0
@@ -126,7 +129,7 @@ class Total:
     measuring: int = 0
     """Bytes of evaluations."""
     rounds: set[int] = field(default_factory=set)
-    """The rounds with updates; empty in a silo's own ledger, which does not number rounds."""
+    """The rounds with updates; empty for a silo's own ledger, which does not number rounds."""
 
     @property
     def bytes(self) -> int:
@@ -148,7 +151,7 @@ class Sent:
 
     forms: dict[str, Form] = field(default_factory=dict)
     uses: dict[tuple[str, str], Total] = field(default_factory=dict)
-    """By form and purpose, in order of first occurrence."""
+    """Totals by form and purpose, in the order of their first messages."""
     silos: dict[str, Total] = field(default_factory=dict)
     total: Total = field(default_factory=Total)
 
@@ -162,7 +165,7 @@ class Sent:
 
 
 def read_sent(path: Path) -> Sent | None:
-    """Return the totals of a ledger's file; None without messages. Raise DataError if it is damaged."""
+    """Return the totals of a ledger's file; None if there are no messages. Raise DataError if the file is damaged."""
     sent = Sent()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "tensors" in value:

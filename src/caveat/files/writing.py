@@ -1,4 +1,4 @@
-"""Write files: atomically or by appending, never through links, owner-only if requested, and one process at a time."""
+"""Write files atomically or by appending, never through links, for the owner only if requested, and under locks."""
 
 import contextlib
 import fcntl
@@ -19,8 +19,8 @@ from .schema import FileSum, Record, as_json, sealed
 
 
 def refuse_links(folder: Path, unread: Collection[str] = ()) -> None:
-    """Raise RunError for a link in a folder, at any depth except in folders called `unread`. The path of the folder
-    itself may contain links."""
+    """Raise RunError if a folder contains a link, at any depth. The content of folders whose names are in `unread` is
+    not checked. The path of the folder itself may contain links."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             refuse_link(Path(place, name))
@@ -31,23 +31,23 @@ def refuse_link(path: Path) -> None:
     """Raise RunError if the path is a link."""
     if path.is_symlink():
         raise RunError(
-            f"{path} is a link to {str(path.readlink())!r}: caveat writes and deletes nothing through links in a run's "
-            "folder; replace the link by its target"
+            f"{path} is a link to {str(path.readlink())!r}, but caveat does not write or delete files through links in "
+            "a run's folder; replace the link by its target"
         )
 
 
 def without_following(path: str, flags: int) -> int:
-    """An `opener` for `open` that fails for a link and does not block on a pipe."""
+    """Open a file as an `opener` of `open`, but fail for a link, and do not block on a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def privately(path: str, flags: int) -> int:
-    """An `opener` like `without_following`, for files that only their owner may read or write."""
+    """Open a file as `without_following` does, but create it such that only its owner may read or write it."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 _PART = re.compile(r"\..+\.(\d+)\.part")
-"""The names of files while they are written."""
+"""The names of files while they are being written."""
 
 
 Opener = Callable[[str, int], int]
@@ -55,7 +55,7 @@ Opener = Callable[[str, int], int]
 
 
 def write_bytes(path: Path, data: bytes, lasting: bool = False, opener: Opener = without_following) -> None:
-    """Write a file atomically; if `lasting`, sync it to disk so it survives a power loss."""
+    """Write a file atomically. If `lasting`, sync it to disk, so that it survives a power failure."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with os.scandir(path.parent) as entries:
@@ -86,7 +86,7 @@ def sync(path: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append to a file; after a failure the caller must truncate a partial `text`."""
+    """Append a text to a file. After a failure, the caller must remove a partially written text."""
     try:
         with open(path, "ab", opener=without_following) as file:
             file.write(text.encode())
@@ -109,13 +109,13 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # the process of another user
         return True
     return True
 
 
 def write_json(path: Path, value: Mapping[str, Any], lasting: bool = False, opener: Opener = without_following) -> None:
-    """Write JSON atomically, with all digits of floats; NaN and infinity are refused."""
+    """Write JSON atomically, with all digits of floats. Raises ValueError for NaN and infinity."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), lasting, opener)
 
 
@@ -128,7 +128,7 @@ def write_record(path: Path, record: Record, lasting: bool = False, opener: Open
 def _drop(part: Path) -> None:
     try:
         part.unlink(missing_ok=True)
-    except OSError:  # such as a deleted folder; the first error is more informative
+    except OSError:  # for example, if the folder was deleted; the first error is more informative
         return
 
 
@@ -156,14 +156,14 @@ def close_to_others(path: Path) -> None:
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Characters at the start of a cell that begin a formula in a spreadsheet, or that it skips before one."""
+"""Characters at the start of a cell that begin a formula in a spreadsheet, or that a spreadsheet skips before one."""
 
 
 def as_text(cell: str) -> str:
-    """Escape a cell so a spreadsheet does not evaluate it: prefix formulas with an apostrophe. Plain numbers such as -1
-    do not change; a carriage return becomes a space."""
+    """Return a cell with an apostrophe before a formula, so that a spreadsheet does not evaluate it. Plain numbers such
+    as -1 do not change, and carriage returns become spaces."""
     safe = cell if not cell.startswith(FORMULA) or _plain(cell) else f"'{cell}"
-    return safe.replace("\r", " ")  # Python's csv before 3.13 does not quote it
+    return safe.replace("\r", " ")  # Python's csv before 3.13 does not quote a carriage return
 
 
 def _plain(cell: str) -> bool:
@@ -184,17 +184,17 @@ class AppendLog:
 
     @property
     def sum(self) -> FileSum:
-        """Size and hash of the file so far."""
+        """The size and hash of the file so far."""
         return FileSum(bytes=self.bytes, sha256=self._digest.hexdigest())
 
     def rewind(self, known: FileSum | None) -> None:
-        """Truncate the file to the known bytes. Raise RunError if those are missing or differ."""
+        """Truncate the file to the known bytes. Raise RunError if these bytes are missing or differ."""
         self._read(known)
         if self.path.exists():
             self._cut()
 
     def recover(self, known: FileSum | None) -> None:
-        """Truncate as `rewind` does, but keep complete lines that a killed process wrote."""
+        """Truncate the file as `rewind` does, but keep complete lines that a killed process wrote."""
         self._read(known)
         if not self.path.exists():
             return
@@ -219,9 +219,9 @@ class AppendLog:
                 self._digest.update(block)
                 self.bytes += len(block)
         if self.bytes < known.bytes:
-            raise RunError(f"{self.path}: {self.bytes} bytes, expected the {known.bytes} of completed rounds")
+            raise RunError(f"{self.path} has {self.bytes} bytes, expected the {known.bytes} of completed rounds")
         if known.sha256 != self._digest.hexdigest():
-            raise RunError(f"{self.path}: its first {known.bytes} bytes differ from what was written: it is damaged")
+            raise RunError(f"{self.path}: the first {known.bytes} bytes do not match their hash: the file is damaged")
 
     def _cut(self) -> None:
         try:
@@ -238,7 +238,9 @@ class AppendLog:
             return
         size = self.path.stat().st_size if self.path.exists() else 0
         if size != self.bytes:
-            raise RunError(f"{self.path}: {size} bytes, but {self.bytes} were written: another process has changed it")
+            raise RunError(
+                f"{self.path} has {size} bytes, but this process wrote {self.bytes}: another process has changed it"
+            )
         append(self.path, text)
         self._digest.update(text.encode())
         self.bytes += len(text.encode())
@@ -255,18 +257,18 @@ class AppendLog:
 
 
 LOCKED = ("state", "runs")
-"""Folders of a run, and of a comparison or an audit, that contain their locks."""
+"""The folders that contain locks: the first in the folder of a run, the second in that of a comparison or an audit."""
 PAUSE = 0.2
-"""Seconds between two attempts to take a lock."""
+"""Seconds between two attempts to acquire a lock."""
 _held: set[Path] = set()
-"""The locks of this process, which the system would grant again."""
+"""The locks that this process holds. The operating system would grant them to the process a second time."""
 _mutex = threading.Lock()
 
 
 @contextmanager
 def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold a lock file; create it and its folder if missing. Raises RunError with the message `busy` if another process
-    still holds it after `wait` seconds, or if it is a link or cannot be created."""
+    """Hold a lock file, which is created with its folder if it is missing. Raises RunError with the message `busy` if
+    the lock is still held elsewhere after `wait` seconds. Raises RunError if it is a link or cannot be created."""
     refuse_link(lock)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -279,7 +281,7 @@ def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
         with open(lock, "ab", opener=without_following) as file:
             while True:
                 try:
-                    # A record lock belongs to this process only, so workers that are still ending do not hold it.
+                    # A record lock belongs only to this process, so workers that are still ending do not hold it.
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except (BlockingIOError, PermissionError):
@@ -305,14 +307,14 @@ def _pause(busy: str, until: float) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run or a comparison by a file in its subfolder `folder`. Raises RunError if another process holds the
-    lock, and for links in the folder, before anything is written."""
-    refuse_links(folder.parent, unread={"silos"})  # may have a million files, checked one by one later
+    lock, and for links in the folder of the run or comparison, before anything is written."""
+    refuse_links(folder.parent, unread={"silos"})  # may contain a million files, which are checked when they are used
     with held(folder / "lock", f"{folder.parent} is being run by another process"):
         yield
 
 
 def nothing_begun(folder: Path) -> bool:
-    """Return whether a folder is missing or has only partial files and locks of a killed process."""
+    """Return whether a folder is missing, or contains only partial files and locks of a killed process."""
     if not folder.exists():
         return True
     return folder.is_dir() and all(_left_behind(path) for path in folder.iterdir())
