@@ -1,4 +1,4 @@
-"""The schemas of all files: each is declared once, built by its writer and validated by every reader."""
+"""The schemas of all files. Each schema is declared only once, used by the writer and validated by every reader."""
 
 from ..._lazy import attach
 

@@ -1,6 +1,7 @@
 """The files of analyses: `comparison.json`, and `plan.json` and `audit.json` of an audit.
 
-In a comparison methods are called "rows", settings "columns" and runs "cells". An undefined metric is null.
+In the file of a comparison, methods are called "rows", settings "columns", and runs "cells". An undefined metric is
+null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ Status = Literal["done", "failed", "missing"]
 
 
 class ComparedMethod(Record):
-    """A compared method, or a variant of one."""
+    """A compared method or variant of a method."""
 
     name: str
     method: str = ""
@@ -26,7 +27,7 @@ class ComparedMethod(Record):
 
 
 class TuningReport(Record):
-    """The results of tuning, by method, and the seeds on which it ran."""
+    """The results of tuning by method, and the seeds on which values were tried."""
 
     key: str
     values: dict[str, list[Any]] = {}
@@ -37,7 +38,7 @@ class TuningReport(Record):
 
 
 class Trial(Record):
-    """A value tried in tuning; its score is the mean accuracy on validation data."""
+    """A value that was tried in tuning, and its score, the mean of the deciding metric on validation data."""
 
     value: Any = None
     score: Finite = None
@@ -53,15 +54,14 @@ class SiloFigures(Record):
 
 
 class MajorityRecord(Record):
-    """The most frequent class of each silo's training data as the prediction of its test inputs, compared with a
-    run."""
+    """The baseline that always predicts the most frequent class of each silo's training data, compared with a run."""
 
     accuracy: float
-    """Its mean over silos."""
+    """Mean accuracy of the baseline over silos."""
     gained: int
-    """Number of inputs for which only the run is right."""
+    """Number of test inputs that only the run predicts correctly."""
     lost: int
-    """Number of inputs for which only the most frequent class is right."""
+    """Number of test inputs that only the baseline predicts correctly."""
 
 
 class ComparedRun(Record):
@@ -85,10 +85,11 @@ class ComparedRun(Record):
     figures: dict[str, Finite] = {}
     """The metrics of the whole run."""
     curve: tuple[tuple[int, Finite, Finite], ...] = ()
-    """Round, and the means of two metrics on validation data (`CURVES`): accuracy and entropy of classes."""
+    """Per round, its number and the means of the two metrics in `CURVES` on validation data."""
     majority: MajorityRecord | None = None
     without_inputs: dict[str, Finite] = {}
-    """For a quantity or a time, metrics of the distribution of all training targets, mean over silos."""
+    """For a quantity or a time, mean metrics over silos of a prediction without inputs, which is the distribution of
+    all training targets."""
 
 
 class IntervalRecord(Record):
@@ -100,7 +101,8 @@ class IntervalRecord(Record):
     low: Finite = None
     high: Finite = None
     rests_on: int | None = None
-    """For a metric of a silo that separates wrong from right answers: the number of the rarer ones, over all seeds."""
+    """For a silo's metric that separates wrong from right answers: the number of wrong or of right answers over all
+    seeds, whichever is smaller."""
 
 
 class Result(IntervalRecord):
@@ -118,14 +120,14 @@ class Result(IntervalRecord):
 
 
 class DifferenceRecord(IntervalRecord):
-    """The difference `a` minus `b`, on the seeds and silos that both have. The interval is simultaneous: with 95 %
-    confidence, the intervals of all pairs cover their differences."""
+    """The difference `a` minus `b`, on the seeds and silos for which both methods have results. The interval is
+    simultaneous: with 95 % confidence, the intervals of all pairs contain the true differences."""
 
     a: str
     b: str
     p: Finite = None
     p_adjusted: Finite = None
-    """Corrected for all pairs of the table: below .05 if the interval excludes 0."""
+    """The p-value corrected for all pairs of the table, which is below .05 if the interval excludes 0."""
 
 
 class MeasureTable(Record):
@@ -140,7 +142,7 @@ class MeasureTable(Record):
 
 
 class ContrastRecord(IntervalRecord):
-    """The result of a contrast that was fixed before the table was made: a metric of `a` minus the metric of `b`."""
+    """The result of a contrast that was fixed before the table was made: the metric of `a` minus that of `b`."""
 
     claim: str
     a: str
@@ -156,13 +158,13 @@ class ContrastRecord(IntervalRecord):
     seeds: int = 0
     p_different: Finite = None
     p_equal: Finite = None
-    """Both are corrected by Holm's method over all contrasts of the table."""
+    """Both p-values are corrected by Holm's method for all contrasts of the table."""
     verdict: Literal["better", "worse", "equal", "not decided", ""] = ""
-    """Empty while runs are missing."""
+    """The verdict about `a`; empty while runs are missing."""
 
 
 class Printed(Record):
-    """A result of a paper, and ours."""
+    """A result of a paper, with the reproduced result."""
 
     row: str
     column: str = ""
@@ -197,7 +199,7 @@ class Comparison(File):
     rows: tuple[ComparedMethod, ...]
     columns: tuple[Setting, ...] = (Setting(),)
     match_rounds: str = ""
-    """The method whose number of rounds all others were given; empty if each had its own."""
+    """The method whose number of rounds all other methods used; empty if each method had its own number."""
     tuning: TuningReport | None = None
     measures: tuple[Measure, ...] = Field(min_length=1)
     cells: tuple[ComparedRun, ...] = ()
@@ -206,7 +208,7 @@ class Comparison(File):
     contrasts: tuple[ContrastRecord, ...] = ()
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return a row per finished run and silo, with all metrics of silos."""
+        """Return a row per finished run and silo, with all metrics of the silo."""
         return [
             {"method": run.row, "setting": run.column, "seed": run.seed, "silo": silo.name, "domain": silo.domain}
             | silo.figures
@@ -215,18 +217,19 @@ class Comparison(File):
         ]
 
     def to_frame(self) -> Any:
-        """Return the same rows as a `pandas.DataFrame`. Raises ImportError if pandas is not installed."""
+        """Return the rows of `to_rows` as a `pandas.DataFrame`. Raises ImportError if pandas is not installed."""
         import pandas
 
         return pandas.DataFrame(self.to_rows())
 
     @property
     def series(self) -> dict[str, int]:
-        """Return the number of each method, which determines its marker and color on the whole page."""
+        """The number of each method, which determines its marker and color on the whole page."""
         return {row.name: i for i, row in enumerate(self.rows)}
 
     def __str__(self) -> str:
-        """Return a table with a row per method and setting: means, and the 95 % interval of the first metric."""
+        """Return a table with a row per method and setting, which contains means, and the 95 % interval of the first
+        metric."""
         rows = [["method", *(f"{each.name}{', %' * each.percent}" for each in self.measures)]]
         for setting in self.columns:
             for method in self.rows:
@@ -242,7 +245,7 @@ class Comparison(File):
         return str(self)
 
     def results(self, setting: Setting, measure: Measure) -> MeasureTable:
-        """Return the table of a metric under a setting, without results if it does not exist."""
+        """Return the table of a metric under a setting; if there is no such table, one without results."""
         found = (t for t in self.tables if t.column == setting.name and t.measure == measure.name)
         return next(found, MeasureTable(column=setting.name, measure=measure.name))
 
@@ -263,19 +266,19 @@ class Comparison(File):
         ]
 
     def printed(self, method: ComparedMethod, setting: Setting, measure: Measure) -> float | None:
-        """Return the paper's result."""
+        """Return the paper's result for a method, setting and metric; None if there is none."""
         keys = (method.name, setting.name, measure.name)
         figures = self.paper.figures if self.paper else ()
         return next((one.paper for one in figures if (one.row, one.column, one.measure) == keys), None)
 
     def places(self, setting: Setting, part: Literal["domains", "silos"]) -> list[str]:
-        """Return the domains or silos for which some method has a metric, in order of appearance."""
+        """Return the domains or silos for which a method has a metric under a setting, in order of appearance."""
         tables = [table for table in self.tables if table.column == setting.name]
         return list(dict.fromkeys(name for t in tables for result in t.rows for name in getattr(result, part)))
 
 
 def domains_of(runs: Sequence[ComparedRun]) -> dict[str, str]:
-    """Return the domain of each silo, without silos whose domain differs between runs."""
+    """Return the domain of each silo; "" for a silo whose domain differs between runs."""
     found: dict[str, set[str]] = {}
     for run in runs:
         for silo in run.silos:
@@ -287,7 +290,7 @@ Verdict = Literal["holds", "does not hold", "cannot say", "does not apply"]
 
 
 class Participating(Record):
-    """The number of silos in a round."""
+    """The participation of silos in a round, as a share and as a minimum number."""
 
     share: float
     least: int
@@ -309,14 +312,14 @@ class AuditPlan(Record):
 
 
 def _numbers(measure: Measure, value: IntervalRecord, bounds: bool) -> str:
-    """Return a mean, with its interval if `bounds` and if there is one; "-" without a mean."""
+    """Return a mean as text, with its interval if `bounds` is true and the interval is known; "-" without a mean."""
     known = [each for each in (value.mean, value.low, value.high) if each is not None]
     texts = [f"{100 * each:.1f}" if measure.percent else f"{each:.3f}" for each in known]
     return f"{texts[0]} [{texts[1]}, {texts[2]}]" if bounds and len(known) == 3 else (texts or ["-"])[0]
 
 
 class AccuracyRecord(Record):
-    """Accuracy with all data and by chance, both in 0..1, and a statement that precedes all findings."""
+    """The accuracy with all data and by chance, both from 0 to 1, and a warning that precedes all findings."""
 
     mean: float
     by_chance: float
@@ -327,7 +330,7 @@ class AccuracyRecord(Record):
 
 @dataclass(frozen=True)
 class Finding:
-    """One property that was tested, with its verdict."""
+    """A tested property, with its verdict."""
 
     name: str
     claim: str
@@ -336,11 +339,12 @@ class Finding:
     sentence: str
     """The finding as a sentence."""
     measured: Mapping[str, Any]
-    """The numbers behind it, as in JSON."""
+    """The numbers on which the finding is based, as in JSON."""
 
 
 class FusedCopies(Record):
-    """Fused copies of an opinion, means over silos, with the fraction of vacuity that is left, if there was any."""
+    """Means over silos for fused copies of an opinion. `kept` is the remaining fraction of vacuity, or None if there
+    was no vacuity."""
 
     copies: float
     vacuity: float
@@ -369,6 +373,7 @@ class AuditFile(File):
     accuracy: AccuracyRecord
     findings: list[Finding]
     runs: list[dict[str, int | float]]
-    """Per run: fraction, seed, training examples per silo, and the means over silos of accuracy and uncertainties."""
+    """Per run: the fraction, the seed, the training examples per silo, and mean accuracy and uncertainties over
+    silos."""
     fusion: dict[str, list[list[FusedCopies]]]
-    """By rule, seed and number of fused copies; empty without opinions."""
+    """Results by rule, seed and number of fused copies; empty for a method without opinions."""

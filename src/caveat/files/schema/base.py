@@ -22,19 +22,19 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from ...core import DataError
 
 SCHEMA = 1
-"""The version of all files that this caveat reads and writes."""
+"""The version of the schemas of all files that this version of caveat reads and writes."""
 FROM_FILE = {"from": "file"}
-"""The context of a validation that reads a file, instead of building a record to write."""
+"""The context for validating a file, in contrast to a record that will be written."""
 
 
 def _known_or_written(value: object, info: ValidationInfo) -> object:
-    """Return None for a number that is not finite in a file; in a record to write, it is refused later."""
+    """Return None for a number in a file that is not finite. In a record that will be written, writing refuses it."""
     return _finite(value) if info.context is FROM_FILE else value
 
 
 def _share(value: int | float | None) -> int | float | None:
     if value is not None and not 0 <= value <= 1 and math.isfinite(value):
-        raise ValueError(f"{value:g}, expected a share from 0 to 1")
+        raise ValueError(f"{value:g}, expected a number from 0 to 1")
     return value
 
 
@@ -43,26 +43,26 @@ def _finite(value: object) -> object:
 
 
 Figure = Annotated[int | float | None, BeforeValidator(_known_or_written)]
-"""A number that may be undefined, such as an AUROC without errors. None if a file has NaN."""
+"""A number that may be undefined, such as an AUROC without errors. NaN in a file becomes None."""
 Share = Annotated[Figure, AfterValidator(_share)]
 """A metric from 0 to 1."""
 Finite = Annotated[float | None, BeforeValidator(_finite)]
-"""A number that becomes None if it is not finite, when reading and when writing."""
+"""A number that becomes None if it is not finite, both in reading and in writing."""
 Count = Annotated[int, Field(ge=0), PlainSerializer(float)]
-"""A count that is written as a float, like sums: 3.0."""
+"""A non-negative integer that is written as a float, such as 3.0, like sums."""
 Size = Annotated[int, Field(ge=0)]
-"""A number of bytes or of objects."""
+"""A non-negative integer, such as a number of bytes or of objects."""
 
 
 class Record(BaseModel):
-    """A part of a file. A record keeps its keys in the given order, unknown ones at the end, and is written with
+    """A part of a file. A record keeps its keys in the given order, with unknown keys at the end, and is written with
     exactly the given keys. An absent key has its default, which is never zero."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     SEALED: ClassVar[bool] = False
-    """Whether the file has a checksum of its content: see `sealed`."""
+    """Whether the file has a checksum of its content, see `sealed`."""
     OMITTED: ClassVar[frozenset[str]] = frozenset()
-    """Keys that are not written if they have their default."""
+    """Keys that are not written if they have their default values."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -83,7 +83,7 @@ class Record(BaseModel):
 
 @functools.cache
 def _names(kind: type[Record]) -> dict[str, str]:
-    """The names of fields by their keys."""
+    """Return the names of a record's fields by their keys in a file."""
     return {field.alias or name: name for name, field in kind.model_fields.items()}
 
 
@@ -99,19 +99,19 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 SEAL = "sha256"
-"""The key of the checksum, which covers all other keys."""
+"""The key of the checksum, which is computed from all other keys."""
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with the SHA-256 of its content added."""
+    """Return a JSON object to which the SHA-256 of its content is added."""
     content = json.loads(json.dumps({key: each for key, each in value.items() if key != SEAL}, allow_nan=False))
     return {**content, SEAL: _digest(content)}
 
 
 def check_seal(value: Any, where: str) -> None:
-    """Raise DataError, naming the place, unless the value is an object with a correct checksum."""
+    """Raise DataError, naming the place, unless the value is a JSON object with a correct checksum."""
     if not isinstance(value, dict):
-        raise DataError(f"{where}: expected an object")
+        raise DataError(f"{where}: expected a JSON object")
     if SEAL not in value:
         raise DataError(f"{where}: its checksum {SEAL!r} is missing: the file is damaged or was edited")
     if value[SEAL] != _digest({key: each for key, each in value.items() if key != SEAL}):

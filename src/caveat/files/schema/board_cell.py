@@ -16,15 +16,15 @@ class AlarmShares(Record):
 
     @property
     def any(self) -> float:
-        """The share with any alarm."""
+        """The share of inputs with any alarm."""
         return (self.unfamiliar or 0.0) + (self.novel or 0.0) + (self.unsure or 0.0)
 
 
 class KeptPromise(Record):
-    """The errors on a silo's test inputs under the policy "guaranteed", which no other metric of the board uses."""
+    """The errors on a silo's test inputs under the policy "guaranteed", which other metrics of the board do not use."""
 
     promised: Share
-    """The largest share of errors among answered inputs."""
+    """The guaranteed maximum share of errors among answered inputs."""
     answered: int
     wrong: int
 
@@ -37,9 +37,9 @@ class CellSilo(Record):
     nll: Figure
     augrc: Share
     error_auroc: Share
-    """None unless there are answers of either kind."""
+    """None unless there are both right and wrong answers."""
     alarms: dict[str, AlarmShares]
-    """Shares by kind of inputs: own, new, near, far."""
+    """Shares of alarms by kind of inputs: own, new, near, far."""
     guarantee: KeptPromise | None = None
 
 
@@ -57,9 +57,9 @@ class CellSource(Record):
     silos: dict[str, CellSilo]
     ece: CellEce
     trainings: float
-    """Trainings of the method that it needs."""
+    """Number of trainings of the method that the source needs."""
     up: Size
-    """Bytes that all silos send, evaluations apart."""
+    """Number of bytes that all silos send, without evaluations."""
     down: Size
 
 
@@ -78,7 +78,7 @@ class BoardCell(File):
     version: str
     sources: dict[str, CellSource]
     inputs: FileSum | None = None
-    """The file of the same name with scores per input; None if the cell failed."""
+    """The size and hash of the file with the scores per input; None if the cell failed."""
     failed: str | None = None
     seconds: dict[str, float]
-    """Seconds of training and, by source, of the rounds and predictions after it."""
+    """Seconds of training and, by source, of the rounds and predictions after training."""

@@ -26,14 +26,14 @@ class DataSchemaRecord(Record):
 
 
 class Member(Record):
-    """What a silo sent when it joined: its sizes, and the record of its splits."""
+    """What a silo sent when it joined: its metadata, and the record of its splits."""
 
     card: dict[str, Any]
     record: dict[str, Any]
 
 
 class FederationFile(File):
-    """`federation.json`. Its parts come from silos and are validated where they are used."""
+    """`federation.json`. Its parts were sent by silos, and are validated where they are used."""
 
     SEALED: ClassVar = True
 
@@ -41,7 +41,7 @@ class FederationFile(File):
     agreement: dict[str, Any] | None = None
     silos: dict[str, Member] = {}
     sketches: dict[str, DataSchemaRecord] = {}
-    keys: dict[str, str] = {}  # by silo, the fingerprint of its registered key
+    keys: dict[str, str] = {}  # fingerprints of the registered keys, by silo
 
 
 class OwnState(File):
@@ -51,11 +51,11 @@ class OwnState(File):
 
     OMITTED: ClassVar = frozenset({"rollbacks"})
 
-    states: list[KeptState] = []  # of its last rounds, oldest first
+    states: list[KeptState] = []  # the states of the last rounds, oldest first
     rollbacks: int = 0  # number of rollbacks of the server's run at the last request
-    afresh: bool = False  # whether it may start without its lost state
+    afresh: bool = False  # whether the silo may start without its lost state
     ledger: FileSum | None = None
-    files: Sums = {}  # the model of its last evaluation
+    files: Sums = {}  # the files of the model from the last evaluation
 
 
 class SlotUsed(Record):
@@ -69,7 +69,7 @@ class SlotUsed(Record):
 
 
 class SecureKept(File):
-    """`secure.json` of a silo in a federation: its secrets of a session, see `caveat.secure.silo.SiloSecrets`."""
+    """`secure.json` of a silo in a federation: its secrets for a session, see `caveat.secure.silo.SiloSecrets`."""
 
     federation: str
     number: int
@@ -88,18 +88,18 @@ class SecureKept(File):
 class PeersFile(File):
     """`peers.json` of a silo in a federation: the stored keys of the other silos."""
 
-    keys: dict[str, str] = {}  # fingerprints as of `ssh-keygen -lf`
+    keys: dict[str, str] = {}  # fingerprints as printed by `ssh-keygen -lf`
 
 
 class SourceState(Record):
     """Fingerprints of the files of a silo's source."""
 
-    looks: str  # SHA-256 of their names, sizes and times
-    holds: str  # SHA-256 of their names and content
+    looks: str  # SHA-256 of the files' names, sizes and times
+    holds: str  # SHA-256 of the files' names and contents
 
 
 class NoticedChange(SourceState):
-    """A change of a source, and the reaction set by `data.changed`."""
+    """A change of a source, and the reaction that `data.changed` sets."""
 
     rule: str  # "keep" or "drop"
 
@@ -111,17 +111,18 @@ class DataFile(File):
     OMITTED: ClassVar = frozenset({"place", "noticed", "dropped"})
 
     file: FileSum
-    place: str = ""  # the file of the tensors, if rows were removed
-    preparation: PreparationFile  # preprocessing of new inputs
+    place: str = ""  # name of the file with the tensors, if rows were removed
+    preparation: PreparationFile  # the preprocessing of new inputs
     source: SourceState
-    columns: list[str] = []  # of a table
+    columns: list[str] = []  # the columns of a table
     told: dict[str, Any] = {}  # what the silo sent about its data before the agreement
     noticed: NoticedChange | None = None
-    dropped: dict[str, Size] = {}  # removed rows by split
+    dropped: dict[str, Size] = {}  # numbers of removed rows, by split
 
 
 class HeldOutRows(Record):
-    """Rows of a silo that tested or calibrated a model for a target column, as keyed hashes of their content."""
+    """Rows of a silo that were used to test or calibrate a model for a target column, as keyed hashes of their
+    content."""
 
     target: str  # the column that was predicted; "" if the source is not a table
     columns: list[str] = []  # the hashed columns
@@ -134,7 +135,7 @@ class HeldOutFile(File):
 
     SEALED: ClassVar = True
 
-    key: str  # fingerprint of the key of the hashes
+    key: str  # fingerprint of the key with which rows are hashed
     rows: list[HeldOutRows] = []
 
 
@@ -144,7 +145,7 @@ class SiloSource(Record):
     OMITTED: ClassVar = frozenset({"label_codes", "rename_columns", "thousands", "missing"})
 
     silo: str
-    state: str  # a folder
+    state: str  # path of the folder with the silo's state
     source: str
     target: str | None = None
     categorical: list[str] | None = None
@@ -158,7 +159,7 @@ class SiloSource(Record):
 
 
 class SiloKeeps(File):
-    """`silo.json`: the data source to predict on, and the terms of the federation that trained the model."""
+    """`silo.json`: the silo's data source, and the terms of the federation that trained the model."""
 
     file: SiloSource
     terms: str

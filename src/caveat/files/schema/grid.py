@@ -1,6 +1,6 @@
 """`grid.json`: the specification of a comparison, written before anything runs.
 
-Methods are stored under "rows", settings under "columns".
+Methods are stored under the key "rows", and settings under the key "columns".
 """
 
 from collections.abc import Iterable
@@ -17,17 +17,17 @@ class Measure:
 
     name: str
     figure: str = ""
-    """Path of the metric below a silo's `test` or, with slashes, below the silo; intervals then use silos and seeds."""
+    """Path of a silo metric, in a silo's `test` or, with slashes, in the silo. Its intervals use silos and seeds."""
     path: str = ""
-    """Otherwise the path in the summary: keys, and names or domains of entries, separated by slashes."""
+    """Path of any other metric in the summary: keys, and names or domains of entries, separated by slashes."""
     higher: bool | None = None
-    """Whether higher is better; None if neither direction is."""
+    """Whether higher values are better; None if neither higher nor lower values are better."""
     percent: bool = False
-    """Shown times 100."""
+    """Whether the metric is shown in percent."""
 
     @property
     def title(self) -> str:
-        """The name in words."""
+        """The name of the metric in words."""
         return _TITLES.get(self.name, self.name)
 
 
@@ -68,7 +68,8 @@ MEASURES = {
 CURVES = {
     "classes": ("accuracy", "entropy"), "quantity": ("crps", "spread"), "time": ("integrated_brier", "c_index"),
 }  # fmt: skip
-"""The metrics that are shown over rounds; the first one decides about the values of tuning."""
+"""The metrics that are shown over rounds, by what is predicted. The first metric decides which value is kept in
+tuning."""
 
 
 def predicted(measures: Iterable[Measure]) -> str:
@@ -79,7 +80,7 @@ def predicted(measures: Iterable[Measure]) -> str:
 
 @dataclass(frozen=True)
 class Refinement:
-    """A method's own hyperparameter, tuned after the plan's key has its value."""
+    """A hyperparameter of a single method, which is tuned after the key of the tuning plan."""
 
     key: str
     values: tuple[Any, ...]
@@ -92,10 +93,10 @@ class MethodVariant:
     name: str
     sets: Sets
     values: tuple[Any, ...] = ()
-    """The values to try in tuning, instead of those that every method tries."""
+    """The values to try in tuning, instead of the values that every method tries."""
     note: str = ""
     then: Refinement | None = None
-    """Hyperparameters to tune afterwards."""
+    """A hyperparameter to tune afterwards."""
 
 
 @dataclass(frozen=True)
@@ -110,45 +111,47 @@ class Setting:
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """Every method tries the same number of values of a key, and keeps the best on validation data."""
+    """Tuning, in which every method tries values of a key and keeps the value that is best on validation data."""
 
     key: str
     values: tuple[Any, ...]
     model: str = ""
-    """The model whose accuracy decides if a method has several: "global", "local", or by default the predicting one."""
+    """The model that decides if a method has several models: "global", "local", or by default the model that
+    predicts."""
     seeds: int = 1
-    """Number of the comparison's first seeds on which every value is tried."""
+    """Number of seeds on which every value is tried, the first seeds of the comparison."""
     on: tuple[int, ...] = ()
-    """Seeds on which every value is tried instead, such as seeds that the table does not use."""
+    """Seeds on which every value is tried instead of these, such as seeds that the table does not use."""
     extensions: int = 0
-    """How often the grid is extended by a factor of three if the best value is its first or last."""
+    """Maximum number of times that the values are extended by a factor of three if the best value is the first or
+    last."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two methods to compare, fixed before the table is made."""
+    """Two methods to compare, which are fixed before the table is made."""
 
     claim: str
     """A description of the contrast."""
     a: str
     b: str
-    """The names of both methods; differences are `a` minus `b`."""
+    """The names of the two methods; differences are `a` minus `b`."""
     column: str = ""
     figure: str = "accuracy"
     """The metric, such as "nll" or "auroc_error"."""
     model: str = ""
-    """The model, "global" or "local"; by default the one that predicts."""
+    """The compared model, "global" or "local"; by default the model that predicts."""
     b_model: str = ""
-    """The model of `b`, if it differs; "own" is the one that predicts."""
+    """The compared model of `b`, if it differs from `model`; "own" is the model that predicts."""
     pooled: bool = False
-    """Whether all test inputs have equal weight, rather than all silos."""
+    """Whether all test inputs have equal weights; otherwise, all silos have equal weights."""
     margin: float = 0.01
-    """Differences below this count as equal."""
+    """Differences below this margin count as equal."""
     known: float | None = None
-    """The share of inputs, above 0 and below 1, from the silo's test split; the rest are inputs that only other silos
-    know, from the stream "ood_local". By default all inputs are from the test split."""
+    """The share of inputs, above 0 and below 1, that are from the silo's test split; the other inputs are from the
+    stream "ood_local", which only other silos know. By default, all inputs are from the test split."""
     silos: tuple[str, ...] = ()
-    """The silos at which they are compared, such as held-out silos; all by default."""
+    """The silos at which the methods are compared, such as held-out silos; by default all silos."""
 
 
 @dataclass(frozen=True)
@@ -186,15 +189,15 @@ class GridFile:
     """The method whose number of training rounds, for the same setting and seed, all other methods use."""
     measures: tuple[Measure, ...] = MEASURES["classes"]
     command: str = ""
-    """The command that runs it again."""
+    """The command that started the comparison, which can be repeated."""
     about: str = ""
     published: Published | None = None
     swept: tuple[str, ...] = ()
     """Keys whose values define the settings."""
     contrasts: tuple[Contrast, ...] = ()
-    """The contrasts of the table."""
+    """The contrasts that the comparison tests."""
 
 
 def grid_record(grid: GridFile) -> dict[str, Any]:
-    """Return the content of the file for a grid, without schema and checksum."""
+    """Return the content of the file of a grid, without its schema and checksum."""
     return asdict(grid)

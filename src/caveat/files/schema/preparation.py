@@ -17,36 +17,36 @@ class TableColumnRecord(Record):
     OMITTED: ClassVar = frozenset({"categories"})
 
     name: str
-    categories: list[str] | None = None  # None if it has numbers
+    categories: list[str] | None = None  # None for a column of numbers
 
 
 class ColumnReferenceRecord(Record):
-    """Values of a column in a silo's calibration split, not linked to rows."""
+    """Sorted values of a column in a silo's calibration split, which cannot be linked to rows."""
 
     values: list[Number]  # numbers, or codes of categories, ascending
     missing: Count
 
 
 class ReferenceRecord(Record):
-    """Values of all columns of a silo's raw rows, in order."""
+    """Values of all columns of a silo's raw rows, in the order of the columns."""
 
     columns: list[ColumnReferenceRecord]
 
 
 class SiloEncoder(Record):
-    """A silo's fitted constants, per numeric column of the layout."""
+    """The constants that were fitted at a silo, for each numeric column of the layout."""
 
     OMITTED: ClassVar = frozenset({"reference"})
 
-    table: Annotated[int, Field(ge=0)]  # index of the table for its rows
+    table: Annotated[int, Field(ge=0)]  # index in `TableRecord.tables` of the columns of the silo's rows
     medians: list[Number]
     means: list[Number]
     scales: list[Positive]
-    reference: ReferenceRecord | None = None  # for tests of batches of new rows
+    reference: ReferenceRecord | None = None  # values with which batches of new rows are compared
 
 
 class DeclaredRecord(Record):
-    """Declarations of columns and labels for reading rows: entries with the keys of settings."""
+    """Declarations of columns and labels for reading rows. The entries of lists have the keys of settings."""
 
     classes: list[str] = []
     label_codes: list[dict[str, Any]] = []
@@ -58,21 +58,21 @@ class DeclaredRecord(Record):
 
 
 class TableRecord(Record):
-    """How rows of tables become features."""
+    """How rows of tables are converted to features."""
 
     OMITTED: ClassVar = frozenset({"declared"})
 
-    columns: list[TableColumnRecord]  # of the features, with the categories of all training splits
+    columns: list[TableColumnRecord]  # the columns of the features, with the categories of all training splits
     flagged: list[str]  # columns with an indicator of missing numbers
     separator: str | None = None
     decimal: str
-    tables: list[list[TableColumnRecord]]  # the columns of raw rows; silos of one source have the same
+    tables: list[list[TableColumnRecord]]  # the columns of raw rows; silos of one source share an entry
     silos: dict[str, SiloEncoder]
     declared: DeclaredRecord | None = None
 
 
 class ImageRecord(Record):
-    """How images become inputs."""
+    """How images are converted to inputs."""
 
     mean: list[Number]
     std: list[Positive]
@@ -82,7 +82,7 @@ class ImageRecord(Record):
 
 
 class SequenceRecord(Record):
-    """How sequences become inputs."""
+    """How sequences are converted to inputs."""
 
     kind: Literal["tokens", "series"]
     length: Length
@@ -92,14 +92,14 @@ class SequenceRecord(Record):
 
 
 class ScalingRecord(Record):
-    """The standardization of the channels of a silo's series, without a mask."""
+    """The standardization of the channels of a silo's series, except for a mask."""
 
     means: list[Number]
     scales: list[Positive]
 
 
 class SubgroupsRecord(Record):
-    """The subgroups of inputs that have their own guarantees: values of a column, or bins of its numbers."""
+    """The subgroups of inputs with separate guarantees, which are values of a column or bins of its numbers."""
 
     column: str
     values: list[str] = []
@@ -107,7 +107,8 @@ class SubgroupsRecord(Record):
 
 
 class QuantityRecord(Record):
-    """A quantity that is predicted, as `caveat.core.quantity.Quantity`, or a time to an event, as `Times`."""
+    """The target of a run: a quantity, with the fields of `caveat.core.quantity.Quantity`, or a time to an event, with
+    the fields of `Times`."""
 
     OMITTED: ClassVar = frozenset({"name", "declared", "standardized", "event", "horizons"})
 
@@ -131,9 +132,9 @@ class PreparationFile(File):
     })  # fmt: skip
 
     silos: list[str] = []
-    population: Length | None = None  # number of silos, if they are named by their numbers
+    population: Length | None = None  # number of silos, if silos are named by their numbers
     classes: Annotated[list[str], Field(min_length=2)]
-    shape: Annotated[list[Length], Field(min_length=1)]  # of one input
+    shape: Annotated[list[Length], Field(min_length=1)]  # shape of one input
     dtype: Literal["float32", "int64"]
     table: TableRecord | None = None
     images: ImageRecord | None = None

@@ -15,11 +15,11 @@ class GivenConfiguration(Record):
 
 
 class DataFingerprint(Record):
-    """The classes and columns of a run's data, and hashes of what `splits.json` omits."""
+    """The classes of a run's data, and hashes of information that `splits.json` omits."""
 
     classes: list[str]
     columns: str  # SHA-256 of the names and categories of all columns of a table
-    others: str | None = None  # SHA-256 of the record of the splits of silos that are not measured
+    others: str | None = None  # SHA-256 of the record of the splits of silos that are not evaluated
 
 
 class CodeFingerprint(Record):
@@ -28,10 +28,10 @@ class CodeFingerprint(Record):
     OMITTED: ClassVar = frozenset({"model", "says", "method", "plugins", "models"})
 
     model: str | None = None  # SHA-256 of the names, shapes and values of all tensors of the initial models
-    says: tuple[tuple[Finite, ...], ...] = ()  # each model's output for fixed inputs, in evaluation and in training
+    says: tuple[tuple[Finite, ...], ...] = ()  # outputs of each model for fixed inputs, in evaluation and training mode
     method: str | None = None  # SHA-256 of the source text of the method's classes
-    plugins: list[str] = []  # the values of --plugin
-    models: list[str] = []  # the values that --model needs
+    plugins: list[str] = []  # the values of the option --plugin
+    models: list[str] = []  # the values of the option --model that are needed to load the run
 
 
 class RunFile(File):
@@ -41,8 +41,8 @@ class RunFile(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"given", "data", "code", "init_model", "rounds"})
 
-    spec: dict[str, Any]  # RunSpec: everything that determines the results
-    engine: dict[str, Any]  # EngineSettings: everything else about execution
+    spec: dict[str, Any]  # the RunSpec, which determines the results
+    engine: dict[str, Any]  # the EngineSettings, which do not determine the results
     given: GivenConfiguration | None = None
     data: DataFingerprint | None = None  # None if silos keep their data on their own machines
     code: CodeFingerprint | None = None  # None for built-in models and methods
@@ -51,23 +51,23 @@ class RunFile(File):
 
     @property
     def in_python(self) -> bool:
-        """Whether a Python program started the run, with data that only that program has."""
+        """Whether a Python program started the run, with data that only this program has."""
         return self.spec["data"] is None
 
     @property
     def federated(self) -> bool:
-        """Whether the run uses Flower, so it is continued from its project."""
+        """Whether the run uses Flower, so that it is continued from its project."""
         return bool(self.engine.get("name") == "flower")
 
     @property
     def codes(self) -> list[str]:
-        """The names of custom code for models."""
+        """The names of the code of custom models."""
         models = [self.spec["model"], *self.spec["personal"]]
         return list(dict.fromkeys(str(m[key]) for m in models for key in ("factory", "encoder") if m.get(key)))
 
 
 class Started(File):
-    """`started.json`: which project started a federation's run, with which overrides."""
+    """`started.json`: the project that started the run of a federation, and the overrides."""
 
     project: str = ""
     sets: list[str] = Field(default=[], alias="set")
@@ -78,20 +78,20 @@ class JoinFile(File):
 
     SEALED: ClassVar = True
 
-    federation: str  # the folder of its run
+    federation: str  # the folder of the federation's run
     server: str  # SHA-256 of the server's last state
     rounds: int  # number of training rounds at the silos that joined
-    before: dict[str, dict[str, Figure]] = {}  # by silo, test metrics with the model that every newcomer gets
+    before: dict[str, dict[str, Figure]] = {}  # test metrics by silo, with the model that every newcomer gets
 
 
 class ModelFile(File):
-    """`model/model.json`: the description of the weights next to it; a silo's copy has only the round."""
+    """`model/model.json`: the description of the weights in the same folder. A silo's copy has only the round."""
 
     OMITTED: ClassVar = frozenset({"personal"})
 
     method: dict[str, Any] = {}
-    t: int  # position in the schedule after which they were sent
+    t: int  # position in the schedule after which the weights were sent
     model: dict[str, Any] = {}
-    personal: dict[str, dict[str, Any]] = {}  # by silo
-    shape: list[int] = []  # of one input
+    personal: dict[str, dict[str, Any]] = {}  # settings of personalized models, by silo
+    shape: list[int] = []  # shape of one input
     classes: list[str] = []

@@ -14,7 +14,7 @@ from .training_files import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 
 
 class GuaranteeRecord(Record):
-    """The guarantee for answered inputs, from counts of the calibration splits."""
+    """The guarantee for answered inputs, which is computed from counts on the calibration splits."""
 
     OMITTED: ClassVar = frozenset({"of", "subgroups", "tolerance"})
 
@@ -26,15 +26,15 @@ class GuaranteeRecord(Record):
     total: int
     upper: float | None = None
     needed: int = 0
-    enough: int = 0  # about how many calibration inputs would answer `enough_share` of inputs; 0 if unknown
+    enough: int = 0  # approximate number of calibration inputs for answers to `enough_share` of inputs; 0 if unknown
     enough_share: float = 0.0
     coverage: float | None = None
     statement: str
     guaranteed: bool
-    tolerance: float | None = None  # of a quantity: the largest error of a correct prediction
-    whose: str = ""  # "federation", "domain" or "silo"; empty if the record is not a silo's
-    of: list[str] = []  # the subgroups of inputs that it covers, if not all inputs
-    subgroups: list[GuaranteeRecord] = []  # the guarantees of pools of subgroups
+    tolerance: float | None = None  # for a quantity, the maximum error of a correct prediction
+    whose: str = ""  # "federation", "domain" or "silo"; empty if the record does not belong to a silo
+    of: list[str] = []  # the subgroups of inputs that the guarantee covers, if it does not cover all inputs
+    subgroups: list[GuaranteeRecord] = []  # the guarantees for pools of subgroups
 
 
 class SetsRecord(Record):
@@ -43,33 +43,33 @@ class SetsRecord(Record):
     OMITTED: ClassVar = frozenset({"subgroups", "per_class"})
 
     coverage: float
-    least: int  # calibration inputs that a silo needs for its own guarantee
-    label_shift: bool = False  # whether other silos have it, too, if only their class frequencies differ
+    least: int  # number of calibration inputs that a silo needs for its own guarantee
+    label_shift: bool = False  # whether the guarantee also holds at silos that differ only in their class frequencies
     per_class: bool = False  # whether the guarantee holds for the inputs of each class
-    subgroups: list[str] = []  # subgroups with their own guarantee, or pooled with the next larger one
+    subgroups: list[str] = []  # subgroups with a separate guarantee, alone or together with the next larger subgroup
 
 
 class AlarmsRecord(Record):
     """The silos that the false alarm rate covers."""
 
-    least: int  # calibration inputs that a silo needs for its own false alarm rate
-    pooled: int = 0  # calibration inputs of all other silos, which it covers together
+    least: int  # number of calibration inputs that a silo needs for its own false alarm rate
+    pooled: int = 0  # number of calibration inputs of all other silos, which the rate covers together
 
 
 class Policy(Record):
-    """The policy that chooses one of several models, or abstains, and its settings."""
+    """The policy that chooses a model or abstains, with its settings."""
 
     name: str = ""
 
 
 class SourceRecord(Record):
-    """The uncertainty estimator, if it is not the method's own."""
+    """The uncertainty estimator, if it is not the estimator of the method."""
 
     OMITTED: ClassVar = frozenset({"ensemble_size", "prior_precision"})
 
     name: str
     ensemble_size: int | None = None
-    prior_precision: dict[str, float] = {}  # of the shared last layers, by model
+    prior_precision: dict[str, float] = {}  # prior precision of the shared last layer, by model
 
 
 class WarningRecord(Record):
@@ -78,11 +78,11 @@ class WarningRecord(Record):
     OMITTED: ClassVar = frozenset({"silos", "against_baseline", "settings"})
 
     kind: str
-    text: str  # the finding, and its split
-    advice: str = ""  # what to try
-    silos: list[str] = []  # the affected silos; empty for the whole run
-    against_baseline: dict[str, int] = {}  # of inputs, those that only_baseline and only_model predict correctly
-    settings: list[str] = []  # of a warning about the data: the proposed settings, each a line of TOML
+    text: str  # a sentence with the finding and its split
+    advice: str = ""  # a sentence that states what to try
+    silos: list[str] = []  # the affected silos; empty if the warning is about the whole run
+    against_baseline: dict[str, int] = {}  # see `caveat.core.method.Caution`
+    settings: list[str] = []  # the settings that a warning about the data proposes, as lines of TOML
 
     @property
     def sentences(self) -> str:
@@ -90,12 +90,13 @@ class WarningRecord(Record):
 
     @property
     def of_data(self) -> bool:
-        """Whether it is about the data, whose values it can name; it was issued when the data were read."""
+        """Whether the warning is about the data. Such a warning is issued when the data are read, and may contain
+        values."""
         return self.kind == "data"
 
 
 class SiloRecord(Record):
-    """The final metrics of one silo, and its method's entries."""
+    """The final metrics of a silo, with entries of the method."""
 
     OMITTED: ClassVar = frozenset(
         {
@@ -119,10 +120,10 @@ class SiloRecord(Record):
     n_calibration: Size | None = None
     n_test: Size | None = None
     class_counts: list[Size] | None = None
-    pit: list[float] = []  # of a quantity or a time: inputs by predicted probability of a smaller value, in ten bins
-    dropped: dict[str, Size] = {}  # examples removed from a split during the run, not counted above
+    pit: list[float] = []  # for a quantity or a time: numbers of inputs by probability of a smaller value, in ten bins
+    dropped: dict[str, Size] = {}  # numbers of examples removed during the run by split, not included in the sizes
     test: summary_metrics.Metrics = summary_metrics.Metrics()
-    entropy_error: Figure = None  # standard error of the mean entropy, nats
+    entropy_error: Figure = None  # standard error of the mean entropy, in nats
     reliability: summary_metrics.Reliability | None = None
     decisions: dict[str, float] | None = None
     models: dict[str, summary_metrics.Metrics] = {}
@@ -130,15 +131,15 @@ class SiloRecord(Record):
     codewords: summary_metrics.Codewords | None = None
     perplexity: Figure = None
     codeword_use: list[int] | None = None
-    model: str = ""  # the architecture of its local model
-    newcomer: bool = False  # took no part in training
-    metrics: dict[str, Figure] = {}  # custom metrics, on the test split
+    model: str = ""  # the architecture of the silo's local model
+    newcomer: bool = False  # whether the silo took no part in training
+    metrics: dict[str, Figure] = {}  # custom metrics on the test split
     classification: summary_metrics.ClassificationRecord | None = None
-    promise: GuaranteeRecord | None = None  # the guarantee for its decisions, if silos or domains have their own
+    promise: GuaranteeRecord | None = None  # the guarantee for the silo's decisions, if silos or domains have their own
 
 
 class SubgroupRecord(summary_metrics.Metrics):
-    """The metrics of a subgroup's test inputs, of all silos together."""
+    """The metrics of a subgroup on the test inputs of all silos together."""
 
     name: str
     examples: Count
@@ -152,6 +153,8 @@ class DomainRecord(summary_metrics.Metrics):
 
 
 class Worst(Record):
+    """The silo with the lowest accuracy."""
+
     silo: str
     accuracy: Figure = None
 
@@ -163,19 +166,20 @@ class Newcomers(Record):
 
 
 class DeviceRecord(Record):
-    """The device of training and prediction, if not the CPU: it must be equal for bit-identical results."""
+    """The device of training and prediction, if it is not the CPU. Results are bit-identical only on equal devices."""
 
-    names: list[str]  # torch's names, such as cuda:0
-    kind: str  # the vendor's name
+    names: list[str]  # names in torch, such as cuda:0
+    kind: str  # the vendor's name of the device
     versions: dict[str, str]
 
 
 class SecureRecord(Record):
-    """Secure aggregation: the messages of which the server saw only the sum over silos, including evaluations."""
+    """The messages, including those of evaluations, of which the server saw only the sum over silos (secure
+    aggregation)."""
 
-    silos: list[str]  # in the sums of the test split
-    sums: list[str]  # rounds
-    single: list[str] = []  # rounds whose server needs each silo's own update
+    silos: list[str]  # the silos in the sums over test splits
+    sums: list[str]  # the kinds of rounds of which the server saw only sums
+    single: list[str] = []  # the kinds of rounds in which the server needs each silo's own update
 
 
 class Summary(File):
@@ -195,7 +199,7 @@ class Summary(File):
     source: SourceRecord | None = None
     seed: int | None = None
     rounds_run: int
-    stopped: bool = False  # stopped early, because validation did not improve
+    stopped: bool = False  # whether training stopped early, because the validation loss did not decrease
     complete: bool
     warnings: list[WarningRecord] = []
     classes: list[str] | None = None
@@ -210,7 +214,7 @@ class Summary(File):
     pooled: summary_metrics.Metrics = summary_metrics.Metrics()
     subgroups: list[SubgroupRecord] = []
     risk_coverage: summary_metrics.Selective | None = None
-    classification: summary_metrics.ClassificationRecord | None = None  # of all silos' inputs together
+    classification: summary_metrics.ClassificationRecord | None = None  # for the inputs of all silos together
     models: dict[str, summary_metrics.ModelRecord] = {}
     decisions: dict[str, float] | None = None
     quadrants: dict[str, int] = {}
@@ -218,10 +222,10 @@ class Summary(File):
     privacy: summary_metrics.PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     sets: SetsRecord | None = None
-    intervals: SetsRecord | None = None  # prediction intervals of a quantity
-    alarms: AlarmsRecord | None = None  # None if no silo has too few calibration inputs, or if nothing leaves silos
+    intervals: SetsRecord | None = None  # for prediction intervals of a quantity
+    alarms: AlarmsRecord | None = None  # None if all silos have enough calibration inputs, or if nothing leaves silos
     temperature: dict[str, float] = {}
-    temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln inverse temperatures
+    temperature_spread: dict[str, float] = {}  # standard deviation of the logarithms of the silos' inverse temperatures
     class_bias: dict[str, float] = {}  # standard deviation of the silos' class biases
     milestones: list[dict[str, Figure]] = []
     traffic: summary_metrics.Traffic | None = None
@@ -229,14 +233,14 @@ class Summary(File):
     device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
     reset: list[Reset] = []  # silos that were reset because their states were lost
-    largest: list[LargestPart] = []  # the silos with the largest share of a federation's sums after training
+    largest: list[LargestPart] = []  # the silos with the largest shares in a federation's sums after training
     rollbacks: list[Rollback] = []  # rollbacks to an earlier round
     vectorized: dict[str, VectorizedRecord] = {}  # by task, if vectorization was requested
     files: Sums = {}
 
     @property
     def tested(self) -> dict[str, summary_metrics.Stream]:
-        """The outcome by stream of test inputs; only of the test split if the run has no others."""
+        """The outcomes by stream of test inputs; only that of the test split if the run has no other streams."""
         models = {name: model for name, model in self.models.items() if name != summary_metrics.ORACLE}
         if self.streams or not models:
             return self.streams
@@ -249,7 +253,7 @@ class Summary(File):
     @model_validator(mode="after")
     def _poolable_bins(self) -> Summary:
         if len({len(silo.reliability.count) for silo in self.silos if silo.reliability}) > 1:
-            raise ValueError("silos differ in their number of reliability bins, so they cannot be pooled")
+            raise ValueError("silos have different numbers of reliability bins, so the bins cannot be pooled")
         return self
 
 
@@ -257,12 +261,12 @@ Point = tuple[float, float]
 
 
 class Item(Record):
-    """One test input; images are base64 PNG, absent for tabular data."""
+    """A test input. Its image is a PNG in base64, which is absent for tabular data."""
 
     OMITTED: ClassVar = frozenset({"image"})
 
     image: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] = None
-    label: int  # -1 if it is not a class of the model
+    label: int  # -1 if the true class is not a class of the model
     predicted: int
     probability: float
     total: Figure = None
@@ -279,7 +283,7 @@ class Item(Record):
 
 
 class Quadrant(Record):
-    """Inputs of one stream that one model answered or abstained from."""
+    """Inputs of a stream that a model answered, or from which it abstained."""
 
     stream: str
     model: str
@@ -288,6 +292,8 @@ class Quadrant(Record):
 
 
 class GallerySilo(Record):
+    """Test inputs of a silo for the gallery."""
+
     name: str
     domain: str = ""
     certain: Sequence[Item] = ()
@@ -296,17 +302,18 @@ class GallerySilo(Record):
 
 
 class SureError(Item):
-    """A wrong answer, its silo and, of a table, its row."""
+    """A wrong answer, with its silo and, for a table, its row."""
 
     OMITTED: ClassVar = frozenset({"image", "source_row", "row_values"})
 
     silo: str
-    source_row: int | None = None  # its position among the rows of the source, from 1
-    row_values: dict[str, str] = {}  # by column
+    source_row: int | None = None  # position among the rows of the source; the first row is 1
+    row_values: dict[str, str] = {}  # the values of the row by column
 
 
 class ObservedInputs(Record):
-    """Test inputs of a silo: observed values of a quantity, predicted medians, and intervals (None is infinite)."""
+    """Observed values of a quantity for test inputs of a silo, with predicted medians and intervals. An infinite end of
+    an interval is None."""
 
     silo: str
     observed: list[float]
@@ -316,7 +323,7 @@ class ObservedInputs(Record):
 
 
 class SurvivalCurves(Record):
-    """Mean predicted survival of a silo's test inputs at some times, and their Kaplan-Meier curve."""
+    """The mean predicted survival of a silo's test inputs at several times, and their Kaplan-Meier curve."""
 
     silo: str
     times: list[float]
@@ -331,14 +338,14 @@ class Gallery(Record):
 
     classes: Sequence[str] = ()
     sure_errors: Sequence[SureError] = ()
-    """The most confident errors of all silos, most confident first."""
+    """The most confident errors of all silos, with the most confident error first."""
     silos: list[GallerySilo]
-    observed: list[ObservedInputs] = []  # instead of the others, if the target is a quantity
-    survival: list[SurvivalCurves] = []  # instead of the others, if the target is a time
+    observed: list[ObservedInputs] = []  # for a quantity, instead of `silos` and `sure_errors`
+    survival: list[SurvivalCurves] = []  # for a time, instead of `silos` and `sure_errors`
 
     @property
     def decided(self) -> bool:
-        """Whether decisions differ among the most and least certain inputs."""
+        """Whether the decisions for the most and least certain inputs differ."""
         return len({item.decision for silo in self.silos for item in (*silo.certain, *silo.uncertain)}) > 1
 
     def name_of(self, label: int) -> str:
@@ -348,7 +355,7 @@ class Gallery(Record):
 
 
 class FeatureSilo(Record):
-    """The labels of some test inputs of one silo, and their 2-D projections at each stage."""
+    """The labels of some test inputs of a silo, and two-dimensional projections of their features at each stage."""
 
     name: str
     domain: str = ""
@@ -362,11 +369,11 @@ class Features(File):
     schema_version: int = Field(alias="schema")
     stages: Sequence[str]
     explained: Sequence[float] = ()
-    """Fractions of the first stage's variance explained by each axis."""
+    """For each axis, the fraction of the variance of the first stage that the axis explains."""
     silos: Sequence[FeatureSilo]
 
     @model_validator(mode="after")
     def _same_stages(self) -> Features:
         if any(set(silo.points) != set(self.stages) for silo in self.silos):
-            raise ValueError("every silo must have points of every stage")
+            raise ValueError("every silo must have points of every stage, and no others")
         return self

@@ -1,4 +1,4 @@
-"""Parts of summary.json: metrics over inputs, silos, models and streams; traffic; and privacy."""
+"""Parts of summary.json: metrics of inputs, silos, models and streams, traffic, and privacy."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from pydantic import Field, model_validator
 from .base import Count, Figure, Record, Share
 
 INSIDE = "ind"
-"""The in-distribution stream: the silo's test split."""
+"""The name of the in-distribution stream, which is the silo's test split."""
 NOBODY = "ood_global"
-"""The stream of inputs that no silo knows, for which no answer is right."""
+"""The name of the stream of inputs that no silo knows, for which no answer is right."""
 ORACLE = "oracle"
-"""The name of the best possible choice between two models, used like the name of a model."""
+"""The name of the best possible choice between two models, which is used like the name of a model."""
 
 
 class Deferral(NamedTuple):
-    """The inputs that a person need not decide."""
+    """The inputs that are left to the model if a person decides the others."""
 
     coverage: float
-    """Their share."""
+    """Share of these inputs among all inputs."""
     risk: float
-    """Their error rate."""
+    """Error rate on these inputs."""
     limit: float | None
-    """Their largest total uncertainty; None if unknown."""
+    """Largest total uncertainty of these inputs; None if it is unknown."""
 
 
 _LEFT, _AROUND = 0.9, 0.05
-"""The share of inputs that a person need not decide, and its largest deviation."""
+"""The share of inputs that are left to the model, and the maximum deviation from this share."""
 _SPARED, _SHARE_SPARED = 0.005, 0.15
-"""Minimum decrease of the error rate for which a person decides the others, absolute and as a share of it."""
+"""The minimum decrease of the error rate for which a person decides inputs: in total, and as a share of the rate."""
 _MOST_ERRORS = 0.5
-"""Error rate above which no part of the inputs is left to the model."""
+"""The error rate above which no inputs are left to the model."""
 
 
 class Selective(Record):
-    """A risk-coverage curve: the error rate on answered inputs over the fraction of answered inputs."""
+    """A risk-coverage curve: the error rate on answered inputs as a function of the fraction of answered inputs."""
 
     OMITTED: ClassVar = frozenset({"max_uncertainty"})
 
@@ -53,8 +53,8 @@ class Selective(Record):
 
     @property
     def deferral(self) -> Deferral | None:
-        """The inputs left if a person decides the most uncertain tenth; None if this spares few errors, or if most
-        predictions are wrong."""
+        """The inputs that are left to the model if a person decides the most uncertain tenth. None if this prevents few
+        errors, if most predictions are wrong, or if the curve has no point near this share."""
         points = zip(self.coverage, self.risk, strict=True)
         coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT), default=(0.0, 0.0))
         few = not self.risk or self.risk[-1] - risk < max(_SPARED, _SHARE_SPARED * self.risk[-1])
@@ -65,13 +65,15 @@ class Selective(Record):
 
 
 class NullBand(Record):
-    """The ECE of a perfectly calibrated model on the same number of samples."""
+    """The distribution of the ECE of a perfectly calibrated model on the same number of samples."""
 
     mean: float
     upper: float  # 95 % quantile
 
 
 class Codewords(Record):
+    """The numbers of codewords that a silo shares with others, and of its private codewords."""
+
     shared: int
     private: int = 0
 
@@ -80,7 +82,7 @@ class Codewords(Record):
 
 
 class Metrics(Record):
-    """Metrics of predictions; undefined ones are absent."""
+    """Metrics of predictions. Undefined metrics are absent."""
 
     OMITTED: ClassVar = frozenset({
         "ece_null", "unfamiliar", "novel", "unsure", "auroc", "auroc_tolerance", "average_precision",
@@ -96,14 +98,14 @@ class Metrics(Record):
     ece: Figure = None
     ece_classwise: Figure = None
     ece_null: NullBand | None = None
-    entropy: Figure = None  # nats, like the next two
+    entropy: Figure = None  # in nats, like the next two metrics
     aleatoric: Figure = None
     epistemic: Figure = None
     coverage: Figure = None  # share of inputs that were answered
     answered_accuracy: Figure = None
-    set_coverage: Figure = None  # prediction sets: share that contains the label, and mean number of classes
-    set_size: Figure = None
-    unfamiliar: Share = None  # share of inputs with this alarm
+    set_coverage: Figure = None  # share of prediction sets that contain the label
+    set_size: Figure = None  # mean number of classes in a prediction set
+    unfamiliar: Share = None  # share of inputs with this alarm, like the next two metrics
     novel: Share = None
     unsure: Share = None
     auroc_error: Figure = None
@@ -115,25 +117,25 @@ class Metrics(Record):
     coverage_at_1: Figure = None
     coverage_at_5: Figure = None
     risk_at_80: Figure = None
-    auroc: Share = None  # of the positive class of two, or of each class against the rest, like all below
+    auroc: Share = None  # for the positive class of two, or the mean over classes of each class against the rest
     auroc_tolerance: Figure = None  # maximum effect of binning
     average_precision: Share = None
     average_precision_tolerance: Figure = None
-    sensitivity: Share = None  # for two classes, at the silo's threshold
+    sensitivity: Share = None  # for two classes, at the threshold of the silo
     specificity: Share = None
     f1: Share = None
     balanced_accuracy: Share = None
-    mae: Figure = None  # of a quantity, in its unit, like the next six
+    mae: Figure = None  # for a quantity, in its unit, like the next six metrics
     rmse: Figure = None
     crps: Figure = None
     spread: Figure = None  # mean standard deviation of predicted distributions
-    reference_mae: Figure = None  # without inputs: the median, the mean and the bars of all training targets
+    reference_mae: Figure = None  # for a prediction without inputs: the median, mean and bars of all training targets
     reference_rmse: Figure = None
     reference_crps: Figure = None
     interval_coverage: Share = None
     interval_width: Figure = None
     interval_low: Figure = None  # mean lower bound of times
-    events: Figure = None  # of times, like the next five
+    events: Figure = None  # for times, like the next five metrics
     c_index: Share = None
     c_index_uno: Share = None
     integrated_brier: Figure = None
@@ -142,7 +144,7 @@ class Metrics(Record):
 
     @property
     def alarms(self) -> float | None:
-        """The fraction of inputs with any alarm."""
+        """The fraction of inputs with any alarm; None if it is unknown."""
         return None if self.unfamiliar is None else self.unfamiliar + (self.novel or 0.0) + (self.unsure or 0.0)
 
     @property
@@ -152,7 +154,7 @@ class Metrics(Record):
 
     @property
     def accuracy_answered(self) -> float | None:
-        """The accuracy on answered inputs; None without any."""
+        """The accuracy on answered inputs; None if no inputs were answered."""
         return self.answered_accuracy if self.coverage is not None else self.accuracy
 
     @property
@@ -161,7 +163,7 @@ class Metrics(Record):
 
 
 class OwnMetricRecord(Record):
-    """A custom metric over the silos at which it is defined."""
+    """A custom metric, aggregated over the silos at which it is defined."""
 
     higher_is_better: bool = True
     silos: int = 0  # number of silos at which it is defined
@@ -170,24 +172,24 @@ class OwnMetricRecord(Record):
 
 
 class OperatingRecord(Record):
-    """The threshold for the positive class, and its confusion counts on the test split."""
+    """The threshold for the positive class, and the confusion counts at this threshold on the test split."""
 
     threshold: Share = None  # probability of the positive class
     whose: str = ""  # "silo", or "federation" if the silo has too few calibration inputs
-    positives: int | None = None  # calibration inputs on which it was chosen
+    positives: int | None = None  # number of calibration inputs with which the threshold was chosen
     negatives: int | None = None
-    true_positives: int = 0  # of the test split
+    true_positives: int = 0  # number of test inputs, like the next three
     false_negatives: int = 0
     false_positives: int = 0
     true_negatives: int = 0
 
 
 class ClassificationRecord(Record):
-    """The confusion matrix, and the operating point of two classes."""
+    """The confusion matrix and, for two classes, the operating point."""
 
     OMITTED: ClassVar = frozenset({"positive", "rule", "confusion", "operating"})
 
-    positive: str = ""  # of two classes
+    positive: str = ""  # the positive class of two classes
     rule: str = ""  # how thresholds are chosen
     confusion: list[list[int]] | None = None  # test inputs by class (row) and most probable class (column)
     operating: OperatingRecord | None = None
@@ -200,11 +202,11 @@ class ClassificationRecord(Record):
 
 
 class Reliability(Record):
-    """Additive counts over equal-width bins of the top probability on [0, 1]."""
+    """Counts and sums in bins of equal width on [0, 1], by the probability of the most probable class."""
 
     count: list[Count]
-    confidence: list[float]  # sums, like the next
-    correct: list[Count]
+    confidence: list[float]  # sums of probabilities
+    correct: list[Count]  # numbers of correct predictions
 
     @model_validator(mode="after")
     def _same_bins(self) -> Reliability:
@@ -243,12 +245,12 @@ class ModelRecord(Record):
     worst: Metrics = Metrics()
     silos: int | None = None
     pooled: Metrics = Metrics()
-    log_evidence: Histogram | None = None  # nats, over all silos' inputs
-    uncertainty: dict[str, Histogram] = {}  # entropy in nats of right and of wrong predictions, beside other streams
+    log_evidence: Histogram | None = None  # in nats, for the inputs of all silos
+    uncertainty: dict[str, Histogram] = {}  # entropies of right and of wrong predictions in nats, if there are streams
 
 
 class Separation(Record):
-    """How well a score separates out-of-distribution inputs from the test split."""
+    """Metrics of how well a score separates out-of-distribution inputs from the test split."""
 
     auroc: Figure = None
     auroc_tolerance: Figure = None
@@ -259,14 +261,14 @@ class Separation(Record):
 
 
 class SeparationOverSilos(Separation):
-    """The mean over silos, the worst silo, and all silos' inputs pooled."""
+    """The separation as a mean over silos, at the worst silo, and for the inputs of all silos together."""
 
     worst: Separation = Separation()
     pooled: Separation = Separation()
 
 
 class StreamOutcome(Record):
-    """The outcome of one stream of test inputs, without the metrics of each model."""
+    """The outcome for a stream of test inputs, without the metrics of each model."""
 
     OMITTED: ClassVar = frozenset({"oracle", "outside"})
 
@@ -279,31 +281,33 @@ class StreamOutcome(Record):
 
 
 class Stream(StreamOutcome):
-    """One stream of test inputs, over the silos that have it."""
+    """The outcome for a stream of test inputs, over the silos that have the stream."""
 
     models: dict[str, ModelRecord] = {}
 
     @property
     def chosen(self) -> ModelRecord:
-        """The first model: the prediction of silos, possibly a choice between two models."""
+        """The metrics of the first model, which are those of the silos' predictions. A prediction may be a choice
+        between two models."""
         return next(iter(self.models.values()), ModelRecord())
 
 
 class SiloStream(StreamOutcome):
-    """One stream of test inputs of one silo."""
+    """The outcome for a stream of test inputs at one silo."""
 
     models: dict[str, Metrics] = {}
 
 
 class RowEpsilons(Record):
-    """Record-level epsilons: replacing one row of a silo may reverse a clipped update. None is infinite."""
+    """Record-level epsilons, based on the assumption that replacing one row of a silo may reverse a clipped update. An
+    infinite epsilon is None."""
 
     epsilon: float | None
     epsilon_server: float | None
 
 
 class PrivacyRecord(Record):
-    """Silo-level differential privacy of clipping and noise. An epsilon of None is infinite."""
+    """Silo-level differential privacy by clipping and noise. An infinite epsilon is None."""
 
     OMITTED: ClassVar = frozenset({"row", "where"})
 
@@ -316,11 +320,11 @@ class PrivacyRecord(Record):
     covers: list[str]
     not_covered: list[str]
     row: RowEpsilons | None = None
-    """Record-level privacy of a silo that took part."""
+    """Record-level privacy of a silo that took part in training."""
 
 
 class RoundTraffic(Record):
-    """Bytes of one round, from and to silos."""
+    """Bytes of one round, from silos (up) and to silos (down)."""
 
     round: int
     phase: str
@@ -330,6 +334,8 @@ class RoundTraffic(Record):
 
 
 class Traffic(Record):
+    """Bytes of a run, from silos (up) and to silos (down)."""
+
     bytes_up: int | None = None
     bytes_down: int | None = None
     per_round: list[RoundTraffic] = []

@@ -8,13 +8,13 @@ from .base import SCHEMA, Figure, File, Record, Size
 from .summary_metrics import Codewords, Metrics, RoundTraffic
 
 NO_PART = "did not take part in training"
-"""Why a silo that joined after training, or missed all of it, is excluded from later rounds."""
+"""The reason why a silo that joined after training, or missed all training rounds, is excluded from later rounds."""
 
 
 class RoundRow(Metrics):
-    """A silo's metrics on a split after a round, for its predictions or for one model, and its method's entries."""
+    """A silo's metrics on a split after a round, for its predictions or for one model, with entries of the method."""
 
-    round: int  # from 1
+    round: int  # the first round is 1
     phase: str = ""
     split: str
     silo: str
@@ -26,7 +26,7 @@ class RoundRow(Metrics):
 
 
 class LeftOut(Record):
-    """Why a silo was excluded from a round, or not asked."""
+    """The reason why a silo was excluded from a round, or was not asked to take part."""
 
     OMITTED: ClassVar = frozenset({"split"})
 
@@ -46,8 +46,8 @@ class NotedUpdate(Record):
     phase: str = ""
     silo: str
     noted: str
-    times_bound: Figure = None  # its norm divided by the bound, to which it was scaled down
-    times_far: Figure = None  # its distance from the center of all updates divided by the median distance
+    times_bound: Figure = None  # norm of the update, divided by the bound to which it was scaled down
+    times_far: Figure = None  # distance of the update from the center of all updates, divided by the median distance
 
 
 _MEASURING = ("validation", "test")
@@ -55,7 +55,7 @@ _MEASURING = ("validation", "test")
 
 
 class TensorForm(Record):
-    """Shape, type and bytes of a tensor."""
+    """The shape, type and bytes of a tensor."""
 
     shape: list[int]
     dtype: str
@@ -69,7 +69,7 @@ class Form(Record):
 
     form: str
     tensors: dict[str, TensorForm]
-    summed: bool = False  # the server saw only their sum over silos
+    summed: bool = False  # whether the server saw only the sum of the tensors over silos
 
     @property
     def bytes(self) -> int:
@@ -86,8 +86,8 @@ class Form(Record):
 
 
 class Message(Record):
-    """A message that a silo sent. A run's ledger has its round and phase; a silo's own ledger has the address of its
-    task, such as base.train."""
+    """A message that a silo sent. In a run's ledger, it has a round and a phase. In a silo's own ledger, it has the
+    address of its task, such as base.train."""
 
     round: int | None = None
     t: int | None = None  # position in the schedule
@@ -122,7 +122,7 @@ class FileSum(Record):
 
 
 Sums = dict[str, FileSum]
-"""By path in a run's folder, e.g. "model/model.safetensors"."""
+"""The sizes and hashes of files by their paths in a run's folder, e.g. "model/model.safetensors"."""
 
 
 class KeptState(Record):
@@ -130,7 +130,7 @@ class KeptState(Record):
 
     silo: str
     t: int  # position in the schedule
-    sha256: str | None = None  # of its file; None if the silo starts from scratch after that round
+    sha256: str | None = None  # hash of the file; None if the silo starts from scratch after that round
 
 
 class VectorizedRecord(Record):
@@ -139,21 +139,21 @@ class VectorizedRecord(Record):
     OMITTED: ClassVar = frozenset({"why", "padded", "bytes"})
 
     vectorized: bool
-    why: str = ""  # why not
-    padded: bool = False  # batches of different sizes are padded with examples that do not count
+    why: str = ""  # the reason if the task is not vectorized
+    padded: bool = False  # whether batches of different sizes are padded with examples that do not count
     bytes: Size = 0  # memory of a training step per silo
 
 
 class Failure(File):
-    """`failure.json`: the error of a failed run; deleted when the run continues."""
+    """`failure.json`: the error of a failed run. The file is deleted when the run continues."""
 
     SEALED: ClassVar = True
 
     error: str
-    diverged: bool = False  # with the same settings it would fail again
+    diverged: bool = False  # whether training diverged, so that the run would fail again with the same settings
     lost: bool = False  # whether a silo's private state is lost
-    round: int  # of training, the first is 1
-    silo: str = ""  # the silo where it failed, if any
+    round: int  # the training round; the first round is 1
+    silo: str = ""  # the silo at which the run failed, if known
 
 
 class Reset(Record):
@@ -164,7 +164,7 @@ class Reset(Record):
 
 
 class LargestPart(Record):
-    """The largest share of one silo in an unbounded sum of a round."""
+    """The largest share that a single silo has in an unbounded sum of a round."""
 
     phase: str
     split: str  # the split whose inputs are counted
@@ -175,13 +175,13 @@ class LargestPart(Record):
 class Rollback(Record):
     """A rollback of a run to an earlier round."""
 
-    to: int  # the training round after which it continues
+    to: int  # the training round after which the run continues
     undone: int  # the last training round before the rollback
     ledger: FileSum  # the ledger of the undone rounds
 
 
 class RunState(Record):
-    """The counters of a run in progress."""
+    """The counters of a run that is in progress."""
 
     model_config = ConfigDict(frozen=False)
     OMITTED: ClassVar = frozenset(
@@ -189,16 +189,16 @@ class RunState(Record):
     )
 
     number: int = 0
-    """Training rounds so far."""
+    """Number of completed training rounds."""
     last: int = -1
     """Position of the last completed round in the schedule."""
     measured: int = -1
     """Position of the last evaluation in the schedule."""
     traffic: list[RoundTraffic] = []
     best: float | None = None
-    """The lowest validation loss so far, with early stopping."""
+    """The lowest validation loss so far, if early stopping is on."""
     worse: int = 0
-    """Evaluations since then."""
+    """Number of evaluations since the lowest validation loss."""
     stopped: bool = False
     """Whether training ended before its last round."""
     reset: list[Reset] = []
@@ -206,7 +206,7 @@ class RunState(Record):
     largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
     vectorization: str = "off"
-    """`engine.vectorized`, with which the run continues."""
+    """The value of `engine.vectorized` with which the run continues."""
     vectorized: dict[str, VectorizedRecord] = {}
     """The tasks that run for many silos at once, by address and stored state."""
     norms: dict[str, dict[str, list[float]]] = {}
@@ -215,11 +215,11 @@ class RunState(Record):
 
 
 class Checkpoint(RunState):
-    """`state/checkpoint.json`: the round after which a run continues, and its counters."""
+    """`state/checkpoint.json`: the round after which a run continues, and the counters of the run."""
 
     SEALED: ClassVar = True
 
     schema_version: int = Field(default=SCHEMA, alias="schema")
     t: int  # position in the schedule
-    server: str  # the file of the server's state
+    server: str  # name of the file with the server's state
     files: Sums = {}
