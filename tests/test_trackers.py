@@ -201,7 +201,7 @@ def test_a_folder_that_takes_nothing_is_told_before_the_run(
 
 @pytest.mark.parametrize(
     ("tracker", "text"),
-    [("tensorbord", "did you mean tensorboard"), ("wandb:", "expected a folder after the colon")],
+    [("tensorbord", "did you mean tensorboard"), ("wandb:", "expected a folder or an address after the colon")],
 )
 def test_a_tracker_that_there_is_not_is_one_line(tracker: str, text: str, tmp_path: Path) -> None:
     assert text in one_error(command("run", "--out", tmp_path / "run", "--tracker", tracker), 2)

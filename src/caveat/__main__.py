@@ -1,4 +1,4 @@
-"""`python -m caveat` is `caveat`."""
+"""Run the command line with `python -m caveat`."""
 
 from .cli.main import main
 

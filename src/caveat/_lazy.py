@@ -1,4 +1,4 @@
-"""Lazy packages: names are imported on first use, so importing the package is fast."""
+"""Lazy packages, whose names are imported on first use, so that importing the package is fast."""
 
 import ast
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from typing import Any
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package, from the imports in the stub next to its file.
 
-    The stub `__init__.pyi` has `from .module import Name as Name` for each public name; type checkers and editors read
-    it too, so names are listed only once.
+    The stub `__init__.pyi` has a line `from .module import Name as Name` for each public name. Type checkers and
+    editors also read the stub, so names are listed only once.
     """
     places = _places(Path(file).with_suffix(".pyi"))
 
@@ -26,6 +26,6 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
 
 
 def _places(stub: Path) -> dict[str, str]:
-    """Return the module of each name, relative to the package; "." for modules of the package."""
+    """Return the module of each name, relative to the package; "." if the name is a module of the package."""
     found = [each for each in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(each, ast.ImportFrom)]
     return {alias.name: "." * each.level + (each.module or "") for each in found for alias in each.names}

@@ -46,7 +46,7 @@ def run(
     reset: Sequence[SiloId] = (),
     **settings: Unpack[call_arguments.RunArguments],
 ) -> Run:
-    """Train `method` on `silos`; return the finished run, with `summary` and `predictor(silo)`.
+    """Train `method` on `silos`, and return the finished run, with `summary` and `predictor(silo)`.
 
     Results do not depend on `workers`. Raises ConfigurationError or DataError before anything runs, RunError if a silo
     fails.
@@ -54,35 +54,35 @@ def run(
     Parameters
     ----------
     rounds, training
-        Replace the method's own.
+        Number of training rounds, and training settings, which replace those of the method.
     model, personal
-        The model, by default a small residual network for images and a perceptron otherwise; and the architectures of
-        personalized models, for methods that have them.
+        The model, by default a small residual network for images and a perceptron otherwise. The architectures of
+        personalized models, for methods with such models.
     uncertainty, privacy
-        Calibration of predictions and decisions; clipping and noise for what silos send.
+        Calibration of predictions and decisions. Clipping and noise for what silos send.
     every, n_silos
-        Silos are evaluated on their validation split every `every` rounds, and on their test split at the end: all
-        silos, or a fixed selection of `n_silos` silos.
+        Number of rounds between evaluations on validation splits; test splits are evaluated at the end. Number of silos
+        that are evaluated, always the same ones; by default all.
     metrics
         Custom metrics by name: functions from NumPy arrays of labels (N,) and probabilities (N, C) of a silo's test
-        split to a number, or NaN if undefined. `summary` has them next to accuracy (see `caveat.metric`).
+        split to a number, or NaN if undefined. `summary` contains their values next to accuracy (see `caveat.metric`).
     newcomers
-        Names of held-out silos, which take no part and are evaluated on their test split at the end.
+        Names of held-out silos, which take no part in training and are evaluated on their test splits at the end.
     workers, device
         Number of worker processes, and the device on which silos train and predict: "cpu", "cuda", "cuda:1", "mps", or
-        "auto", the first GPU if there is one. Results are returned on the CPU.
+        "auto" (the first GPU if there is one). Results are returned on the CPU.
     vectorized
-        Whether silos are trained as one batched model, which is much faster for many silos with small models: "off",
-        "auto" by a rule on silos and model, or "on" if possible. Results differ by rounding (docs/how-to/hardware.md).
+        Whether to train silos as one batched model, which is much faster for many silos with small models: "off", "on"
+        (if possible), or "auto" (depending on silos and model). Results differ by rounding (docs/how-to/hardware.md).
     out
-        Folder of the run's files. The same call continues an interrupted run there, and returns a finished run. Write
-        its report with `caveat report`; open it elsewhere with `caveat.load`. By default a temporary folder, deleted
-        with the returned run.
+        Folder for the run's files. The same call continues an interrupted run in this folder, and returns a finished
+        run. `caveat report` writes the report of the run, and `caveat.load` opens the folder elsewhere. By default, the
+        folder is temporary and deleted with the returned run.
     progress, callbacks
-        `progress` reports rounds: True on standard error, or an object as in `caveat.runs.progress`; `callbacks`
-        are `caveat.Callback` objects such as experiment trackers.
+        How to report rounds: True for standard error, or an object as in `caveat.runs.progress`. Objects of the class
+        `caveat.Callback`, such as experiment trackers.
     reset
-        Silos whose private states were lost, which restart when an interrupted run continues.
+        Names of silos whose private states were lost. They restart from scratch when an interrupted run continues.
     """
     local_run = _local_run(silos, method, workers, device, vectorized, settings)
     reported = ProgressWithCallbacks(progress_of(progress), check_callbacks(callbacks))
@@ -123,8 +123,8 @@ def plan(
     """Estimate the cost of the same call of `run`: rounds, optimizer steps, bytes, memory and seconds.
 
     Runs every kind of round at a few silos with the first few training steps, and stores nothing. `methods[0]` of the
-    result has the numbers, and `as_dict()` returns all as plain values. Raises what `run` raises before anything runs,
-    and RunError if a silo fails.
+    result contains the numbers, and `as_dict()` returns the result as plain values. Raises what `run` raises before
+    anything runs, and RunError if a silo fails.
     """
     run = _local_run(silos, method, workers, device, vectorized, settings)
     run.check()
@@ -132,7 +132,7 @@ def plan(
 
 
 def _check_finished(run: LocalRun) -> None:
-    """Raise ConfigurationError or RunError if a call asks for a run other than the one in its folder."""
+    """Raise ConfigurationError or RunError if a call does not fit the finished run in its folder."""
     if run.reset:
         raise ConfigurationError(
             f"reset = {list(run.reset)}: the run in {str(run.folder)!r} is finished, and its model was trained with "
@@ -143,7 +143,7 @@ def _check_finished(run: LocalRun) -> None:
 
 
 def _execute(run: LocalRun, progress: Progress) -> None:
-    """Run the remaining rounds, locking the folder."""
+    """Run the remaining rounds while holding the lock of the folder."""
     with locked(run.folder / "state"):
         call_arguments.check_folder(run.folder)
         call_arguments.check_call(run)
@@ -156,20 +156,20 @@ def _execute(run: LocalRun, progress: Progress) -> None:
                 remedy = "the same settings would diverge again; change them, and use a new folder"
             error.add_note(f"Results so far are in {folder}: {remedy}.")
             if isinstance(error, StateLost):
-                error.add_note(f"Restart that silo with reset=[{error.silo!r}].")
+                error.add_note(f"Restart the silo with reset=[{error.silo!r}].")
             raise
 
 
 def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None, device: str = "cpu") -> Run:
-    """Load a finished run, or a silo's stored copy of a federated model, for predictions on any machine, without any
-    data.
+    """Load a finished run, or a silo's stored copy of a federated model, for predictions on any machine. The data of
+    the silos are not needed.
 
-    `device` is the device of predictions, as in `run`, independent of where the run was trained.
+    `device` is the device for predictions, which can differ from the device of training.
 
-    Code that a folder names is not imported. `model` is the code of the run's custom model, its name, or several names
-    if there are personalized models; its output is compared with the output of the original code. Custom methods must
-    be registered before (`caveat.register`). The run's `silos` are read on access. Raises ConfigurationError if the
-    folder has no finished run, DataError for a damaged file.
+    Code that a folder names is not imported. Pass the code of the run's custom model as `model`: a function or class,
+    its name, or several names if there are personalized models. The output of the model is compared with the output of
+    the original code. Register custom methods before this call (`caveat.register`). The run's `silos` are read when
+    they are accessed. Raises ConfigurationError if the folder has no finished run, DataError for a damaged file.
     """
     place = path_of(folder, "folder")
     if model is not None:
@@ -189,14 +189,17 @@ def join(
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
 ) -> Run:
-    """Add silos to the federation of a finished run; return the run of these silos, for predictions.
+    """Add silos to the federation of a finished run, and return the run of these silos, for predictions.
 
-    A joining silo gets the global model, and runs `rounds` training rounds (5, or as many as the federation took) and
-    all rounds after training alone: the method's local parameters, temperature, familiarity and thresholds are fitted
-    on its own splits. It sends nothing, and the run and its silos do not change. By default the `newcomers` of the run
-    join; other silos must have the federation's classes and inputs. `out` is a new folder, whose `join.json` has
-    metrics of the test split before joining, and `summary.json` those afterwards; the same call continues an
-    interrupted one. Raises ConfigurationError or DataError before anything runs.
+    A joining silo gets the global model. By itself, it runs `rounds` training rounds (by default 5, or fewer if the
+    federation took fewer) and all rounds after training, which fit the method's local parameters, the temperature,
+    familiarity and the thresholds on the silo's own splits. The silo sends nothing, and the run and its silos do not
+    change.
+
+    By default, the `newcomers` of the run join. Other silos must have the federation's classes and inputs. `out` is a
+    new folder. In this folder, `join.json` contains metrics of the test split before joining, and `summary.json`
+    contains the metrics after joining. If a call is interrupted, the same call continues. Raises ConfigurationError or
+    DataError before anything runs.
     """
     opened = run if isinstance(run, Run) else load(path_of(run, "run"))
     if rounds is not None:
@@ -224,12 +227,12 @@ def compare(
     progress: Progress | bool | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Compare methods on the same silos over several seeds; return the result tables, and write a report to `out`.
+    """Compare methods on the same silos over several seeds, return the result tables, and write a report to `out`.
 
     `methods` maps names of rows to methods, such as {"fedavg": caveat.FedAvg(), "uefl": caveat.UEFL()}. `silos` may be
-    a function of the seed, for splits by seed. `settings` are the same as in `caveat.run`. The same call continues an
-    interrupted comparison, failed runs are marked in the tables, and `to_frame()` of the result has a row per run and
-    silo. Raises ConfigurationError or DataError before anything runs.
+    a function of the seed, so that splits depend on the seed. `settings` are the same as in `caveat.run`. The same call
+    continues an interrupted comparison. The tables mark failed runs, and `to_frame()` of the result returns a row per
+    run and silo. Raises ConfigurationError or DataError before anything runs.
     """
     if reserved := sorted(settings.keys() & {"seed", "out", "callbacks", "reset"}):
         raise ConfigurationError(f"{reserved[0]} cannot be passed to compare, which sets it for each run", reserved[0])
@@ -240,14 +243,14 @@ def compare(
 def check_call(
     silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", vectorized: Mode = "off", **settings: Any
 ) -> None:
-    """Raise ConfigurationError or DataError for an invalid call of `run`; write nothing."""
+    """Raise ConfigurationError or DataError for an invalid call of `run`, without writing any file."""
     _local_run(silos, method, workers, device, vectorized, settings).check()
 
 
 def _local_run(
     silos: Silos, method: Method, workers: int, device: str, vectorized: Mode, settings: Mapping[str, Any]
 ) -> LocalRun:
-    """Return the run of a call, without a folder. Raises ConfigurationError for invalid arguments."""
+    """Return the run that a call describes, without its folder. Raises ConfigurationError for invalid arguments."""
     spec = call_arguments.spec_of_call(silos, method, settings, call_arguments.RunArguments)
     with call_arguments.explained():
         engine = EngineSettings(workers=workers, device=device, vectorized=vectorized)
@@ -256,5 +259,6 @@ def _local_run(
 
 
 def load_comparison(folder: str | Path) -> Comparison:
-    """Load the result tables of a comparison, made here or on the command line. Raises DataError if there is none."""
+    """Load the result tables of a comparison, made in Python or on the command line. Raises DataError if the folder has
+    no comparison."""
     return read_comparison(path_of(folder, "folder"))

@@ -1,4 +1,4 @@
-"""A scikit-learn classifier and a regressor that train a federation: groups are silos."""
+"""A scikit-learn classifier and a regressor that train a federation, in which each group of rows is a silo."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from .runs.finished_run import Run
 from .wrappers.uncertainty_settings import Uncertainty
 
 FEWEST = 6
-"""Minimum number of rows of a silo: two for training, and one for each other split."""
+"""Minimum number of rows of a silo, with which each split has at least one row."""
 LONE = "silo"
 """Name of the only silo if no groups are given."""
 TARGET = "label of the row"
-"""Name of the column of labels in tables."""
+"""Name of the column of labels that is added to tables."""
 ANSWER = [
     ("label", object), ("decision", object), ("reason", object), ("silo", object), ("familiarity", float),
     ("nearness", float), ("sureness", float), ("typicality", float), ("total", float), ("aleatoric", float),
@@ -55,7 +55,7 @@ VALUES = [
 
 
 class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """An estimator of rows: every group of rows is a silo."""
+    """Base class of estimators in which every group of rows is a silo."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         return found
 
     def _fit(self, X: Any, targets: Any, groups: Any, **keys: Any) -> None:
-        """Train on rows with targets (N,); `keys` are about targets. Raises ValueError for unsuitable data."""
+        """Train on rows with targets (N,); `keys` describe the targets. Raises ValueError for unsuitable data."""
         names = np.full(len(X), LONE) if groups is None else _names(groups, len(X))
         self.silos_ = sorted(set(names.tolist()))
         for name in self.silos_:
@@ -151,7 +151,7 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         )  # fmt: skip
 
     def _device_here(self) -> str:
-        """Return the device if available, else the CPU, so a pickled classifier predicts on any machine."""
+        """Return the device if it is available, else the CPU, so that a pickled estimator predicts on any machine."""
         try:
             find_device(self.device, start=False)
         except ConfigurationError:
@@ -189,14 +189,14 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         return self._answers(X, groups)[0]
 
     def _answers(self, X: Any, groups: Any) -> tuple[Prediction, Any]:
-        """Return the prediction of rows, and the silo (N,) that answered for each."""
+        """Return the prediction for rows, and for each row the silo (N,) that answered."""
         check_is_fitted(self)
         x = self._prepared(X)
         if groups is None:
             return self._most_typical(x)
         by = _names(groups, len(x))
         if unknown := sorted(set(by.tolist()) - set(self.silos_)):
-            raise ValueError(f"group {unknown[0]!r}: no such silo; silos: {', '.join(self.silos_)}")
+            raise ValueError(f"group {unknown[0]!r}: no such silo (available: {', '.join(self.silos_)})")
         first, *others = sorted(set(by.tolist()))
         found = self.run_.predictor(first)(x)
         for name in others:
@@ -204,7 +204,7 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         return found, by
 
     def _prepared(self, X: Any) -> Any:
-        """Return rows in the form that predictors take: model inputs, or columns that each silo encodes."""
+        """Return rows in the form that predictors take, which is model inputs, or columns that each silo encodes."""
         known = list(getattr(self, "feature_names_in_", ()))
         if is_frame(X) and known and set(known) <= set(X.columns):
             X = X[known]
@@ -214,14 +214,16 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         return Columns.of(X)
 
     def _most_typical(self, x: Any) -> tuple[Prediction, Any]:
-        """Return each row's prediction from the silo with the largest typicality, the first one if tied."""
+        """Return for each row the prediction of the silo with the largest typicality, and the silo (N,). For equal
+        typicality, the first silo is chosen."""
         first, *others = self.silos_
         found, by = self.run_.predictor(first)(x), np.full(len(x), first, dtype=object)
         for name in others:
             other = self.run_.predictor(name)(x)
             if other.typicality is None or found.typicality is None:
                 raise ValueError(
-                    "cannot choose a silo for these rows: pass groups, or fit with uncertainty.familiarity"
+                    "without groups, a silo is chosen by familiarity, which is off: pass groups, or fit with "
+                    "uncertainty.familiarity"
                 )
             better = other.typicality > found.typicality
             found, by[better.numpy()] = other.where(better, found), name
@@ -229,66 +231,67 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
 
 class FederatedClassifier(ClassifierMixin, _FederatedEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Federated classifier of rows: every group of rows is a silo.
+    """Federated classifier in which every group of rows is a silo.
 
     Columns of numbers are standardized with sums over the silos' training splits. Rows with missing values, and data
     frames with text, categories or dates, are prepared as in `caveat.data.from_frames`, at each silo with its own
-    training split. Frames to predict may have their columns in another order. Batches are no larger than the smallest
-    training split. A fitted classifier can be pickled, with its models, calibration scores and features of training
-    rows (at most 2,000 of each silo, for the alarm novel), but without the rows themselves.
+    training split. Frames to predict may have their columns in another order. Batches are not larger than the smallest
+    training split. A fitted classifier can be pickled. The pickle contains the models, calibration scores and features
+    of training rows (of at most 2,000 rows per silo, for the alarm "novel"), but not the rows themselves.
 
     Parameters
     ----------
     method
         A name in `caveat.METHODS`, or a method such as `caveat.UEFL()`.
     rounds
-        Number of training rounds; replaces the method's own.
+        Number of training rounds, which replaces that of the method.
     model
-        Settings of a model, or a custom module; a perceptron by default.
+        Settings of a model, or a custom module; by default a perceptron.
     uncertainty
         Calibration of predictions and decisions.
     random_state
         The random seed.
     workers, device
-        Number of worker processes, and where to compute ("cpu", "cuda", "mps", "auto").
+        Number of worker processes, and the device ("cpu", "cuda", "mps" or "auto").
 
     Attributes
     ----------
     classes_, silos_, n_features_in_
-        The classes, the groups (sorted), and the number of columns.
+        The classes, the sorted names of the groups, and the number of columns.
     run_
-        The `caveat.Run`.
+        The finished run, a `caveat.Run`.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
-        """Train on rows X (N, D) with labels y (N,); `groups` (N,) names each row's silo, by default one for all.
-        Raises ValueError, with the silo, for unsuitable data."""
+        """Train on rows X (N, D) with labels y (N,); `groups` (N,) names the silo of each row. By default, all rows
+        belong to one silo. Raises ValueError, which names the silo, for unsuitable data."""
         X, y = self._checked(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"only one class, {self.classes_[0]!r}, expected two or more")
+            raise ValueError(f"y has only one class, {self.classes_[0]!r}, expected two or more")
         self._fit(X, labels, groups, classes=list(map(str, range(len(self.classes_)))))
         return self
 
     def predict(self, X: Any, groups: Any = None) -> Any:
-        """Return (N,) the most probable class of each row, even if abstained from."""
+        """Return (N,) the most probable class of each row, even if the decision is to abstain."""
         found = self._asked(X, groups)
         return self.classes_[found.probs.argmax(1)]
 
     def predict_proba(self, X: Any, groups: Any = None) -> Any:
         """Return (N, C) class probabilities from the silos that `groups` (N,) names.
 
-        Without groups, the silo with the largest typicality of a row answers; the guaranteed false alarm rate still
-        holds for rows like the rows of any silo.
+        Without groups, the silo with the largest typicality for a row answers. The guaranteed false alarm rate then
+        still holds for rows that are like those of one of the silos.
         """
         return self._asked(X, groups).probs.numpy()
 
     def decide(self, X: Any, groups: Any = None) -> Any:
-        """Return a structured array (N,), for `pandas.DataFrame`: `label`, `decision` (global, local or abstain), the
-        `reason` not to rely on the label ("none" if there is none), the `silo` that answered, the p-values
-        `familiarity`, `nearness`, `sureness` and `typicality`, and uncertainties in nats, `total`, `aleatoric`,
-        `epistemic`.
+        """Return a structured array (N,), which `pandas.DataFrame` accepts.
+
+        Its fields are `label`, `decision` (global, local or abstain), `reason` (the reason not to rely on the label, or
+        "none"), `silo` (the silo that answered), the p-values `familiarity`, `nearness`, `sureness` and `typicality`,
+        and the uncertainties `total`, `aleatoric` and `epistemic` in nats.
         """
         found, by = self._answers(X, groups)
         table = self._decided(found, by, ANSWER)
@@ -299,33 +302,35 @@ class FederatedClassifier(ClassifierMixin, _FederatedEstimator):  # type: ignore
 
 
 class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Federated regressor of rows: every group of rows is a silo.
+    """Federated regressor in which every group of rows is a silo.
 
     It predicts the distribution of a quantity, its median, and intervals with a guaranteed coverage at each silo.
-    Parameters, attributes and the preparation of rows are the same as in `FederatedClassifier`, except for `classes_`.
+    Parameters, attributes and the preparation of rows are the same as in `FederatedClassifier`, but there is no
+    attribute `classes_`.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedRegressor:
-        """Train on rows X (N, D) with numbers y (N,); `groups` (N,) names each row's silo, by default one for all.
-        Raises ValueError, with the silo, for unsuitable data."""
+        """Train on rows X (N, D) with numbers y (N,); `groups` (N,) names the silo of each row. By default, all rows
+        belong to one silo. Raises ValueError, which names the silo, for unsuitable data."""
         X, y = self._checked(X, y)
         self._fit(X, np.asarray(y, np.float64), groups, predict="quantity")
         return self
 
     def predict(self, X: Any, groups: Any = None) -> Any:
-        """Return (N,) the median of each row's distribution, even if abstained from."""
+        """Return (N,) the median of each row's distribution, even if the decision is to abstain."""
         return self._asked(X, groups).value.numpy()
 
     def predict_quantiles(self, X: Any, levels: Sequence[float], groups: Any = None) -> Any:
-        """Return (N, L) quantiles at these levels."""
+        """Return (N, L) quantiles at levels (L,)."""
         found = self._asked(X, groups)
         return np.stack([found.quantile(float(level)).numpy() for level in levels], 1)
 
     def predict_interval(self, X: Any, groups: Any = None) -> Any:
-        """Return (N, 2) intervals of coverage `uncertainty.interval`; infinite with too few calibration rows.
+        """Return (N, 2) intervals with coverage `uncertainty.interval`. They are infinite at silos with too few
+        calibration rows. Return None if the run has no intervals.
 
-        Without `groups`, return the smallest interval that contains the intervals of all silos, because a silo's
-        interval is not valid for rows of another silo.
+        Without `groups`, return for each row the smallest interval that contains the intervals of all silos, because a
+        silo's interval is not valid for rows of other silos.
         """
         by = self.silos_ if groups is None else [None]
         found = [self._asked(X, groups if name is None else [name] * len(X)).interval for name in by]
@@ -336,8 +341,11 @@ class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[m
         return np.stack([low.min(1), high.max(1)], 1)
 
     def decide(self, X: Any, groups: Any = None) -> Any:
-        """Return a structured array (N,), for `pandas.DataFrame`: the median `value`, the ends `low` and `high` of the
-        interval, the `spread` (standard deviation), and the columns of `FederatedClassifier.decide` about decisions."""
+        """Return a structured array (N,), which `pandas.DataFrame` accepts.
+
+        Its fields are `value` (the median), `low` and `high` (the ends of the interval), `spread` (the standard
+        deviation), and those of `FederatedClassifier.decide` except for the label and the uncertainties.
+        """
         found, by = self._answers(X, groups)
         table = self._decided(found, by, VALUES)
         table["value"], table["spread"] = found.value, found.score("spread")
@@ -351,7 +359,7 @@ def _has_nan(X: Any) -> bool:
 
 
 def _names(groups: Any, rows: int) -> Any:
-    """Return (N,) names of silos."""
+    """Return (N,) names of silos. Raises ValueError unless there is one per row."""
     names = column_or_1d(check_array(groups, ensure_2d=False, dtype=None)).astype(str)
     if len(names) != rows:
         raise ValueError(f"groups: {len(names)} values for {rows} rows")

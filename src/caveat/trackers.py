@@ -1,4 +1,4 @@
-"""Experiment trackers: callbacks that log a run's metrics and settings to TensorBoard, MLflow or Weights & Biases."""
+"""Experiment trackers: callbacks that log a run's metrics and settings with TensorBoard, MLflow or Weights & Biases."""
 
 import hashlib
 import math
@@ -19,16 +19,16 @@ OF_SUMMARY = ("mean", "worst", "pooled")
 
 
 class Tracker(Callback):
-    """Base class of trackers. The tracking tool is opened after the first round, after the run's processes were forked
-    without its threads."""
+    """Base class of trackers. The tracking tool is opened after the first round, so that the run's processes are forked
+    before the tool starts threads."""
 
     name: ClassVar[str]
     package: ClassVar[str]
-    """The package that it needs, by import name."""
+    """The import name of the package that the tracker needs."""
 
     def __init__(self, place: str | Path | None = None) -> None:
-        """Raises ConfigurationError if its package is not installed, for an invalid `place`, and for a folder that
-        cannot be written to."""
+        """Raises ConfigurationError if the tracker's package is not installed, for an invalid `place`, and for a folder
+        that cannot be written to."""
         if place is not None and (not isinstance(place, str | Path) or not str(place)):
             raise ConfigurationError(f"{self.name}: place = {short_repr(place)}, expected a folder or an address")
         if find_spec(self.package) is None:
@@ -41,7 +41,7 @@ class Tracker(Callback):
 
     @property
     def local(self) -> Path | None:
-        """The folder that it writes to; None for a server, or if the tool chooses the folder."""
+        """The folder to which the tracker writes; None for a server, or if the tool chooses the folder."""
         return None if self.place is None else Path(self.place)
 
     def begin(self, title: str, rounds: int) -> None:
@@ -64,7 +64,7 @@ class Tracker(Callback):
             self._opened = False
 
     def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
-        """Open the tool for the run in a folder; `key` does not change when the run is resumed."""
+        """Open the tool for the run in a folder. `key` identifies the run, also after it is resumed."""
         raise NotImplementedError
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -93,7 +93,7 @@ def _check_writable(name: str, folder: Path | None) -> None:
 
 
 def numbers_of(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics on the test split: `mean/accuracy`, `worst/...`, `pooled/...`, `silo/NAME/accuracy` ..."""
+    """Yield the metrics on test splits by name, such as `mean/accuracy` or `silo/NAME/accuracy`."""
     for part in OF_SUMMARY:
         yield from _numbers(part, summary.get(part) or {})
     for silo in summary.get("silos", ()):
@@ -110,8 +110,8 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 class TensorBoard(Tracker):
-    """Writes event files to `PLACE/RUN-TITLE-KEY`, for `tensorboard --logdir PLACE`; `place` is by default the folder
-    "tensorboard". Nothing is sent over the network."""
+    """Writes event files to `PLACE/RUN-TITLE-KEY`, which `tensorboard --logdir PLACE` shows. `place` is a folder, by
+    default "tensorboard". Nothing is sent over the network."""
 
     name: ClassVar = "tensorboard"
     package: ClassVar = "tensorboard"
@@ -147,9 +147,11 @@ MANY = 100
 
 
 class MLflow(Tracker):
-    """Writes runs of the experiment "caveat" to a tracking store: `place`, either an address or a folder, in which the
-    store is `PLACE/mlflow.db`; by default the address in MLFLOW_TRACKING_URI, or else the folder "mlflow". A resumed
-    run continues there. `mlflow ui --backend-store-uri sqlite:///mlflow/mlflow.db` shows it.
+    """Writes runs of the experiment "caveat" to a tracking store.
+
+    `place` is the address of the store, or a folder in which the store is `PLACE/mlflow.db`. By default, it is the
+    address in MLFLOW_TRACKING_URI, or else the folder "mlflow". A resumed run continues in the store.
+    `mlflow ui --backend-store-uri sqlite:///mlflow/mlflow.db` shows the runs.
     """
 
     name: ClassVar = "mlflow"
@@ -193,7 +195,7 @@ class MLflow(Tracker):
 
 
 class Store(NamedTuple):
-    """A tracking store, and its folder for artifacts if it is new."""
+    """The address of a tracking store, and the folder for artifacts of a new experiment."""
 
     uri: str
     artifacts: str | None = None
@@ -205,7 +207,7 @@ def address_of(place: str | Path | None) -> str:
 
 
 def store_of(place: str | Path | None) -> Store:
-    """Return a tracking store by its address, or a database in a folder if `place` has no "://"."""
+    """Return the tracking store at an address or, if `place` has no "://", a database in this folder."""
     given = address_of(place)
     if "://" in given:
         return Store(given)
@@ -218,8 +220,8 @@ PROJECT = "caveat"
 
 
 class WandB(Tracker):
-    """Writes runs of the project "caveat" to a folder "wandb" in `place`, by default in WANDB_DIR or else the current
-    folder. Nothing is sent unless WANDB_MODE is "online"; `wandb sync` uploads a run later."""
+    """Writes runs of the project "caveat" to the folder "wandb" in `place`, by default in WANDB_DIR or else in the
+    current folder. Nothing is sent unless WANDB_MODE is "online"; `wandb sync` uploads a run later."""
 
     name: ClassVar = "wandb"
     package: ClassVar = "wandb"
@@ -251,10 +253,10 @@ TRACKERS: dict[str, type[Tracker]] = {each.name: each for each in (TensorBoard, 
 
 
 def tracker_of(text: str) -> Tracker:
-    """Return the tracker of `NAME` or `NAME:PLACE`. Raises ConfigurationError if it is unknown or not installed."""
+    """Return the tracker for "NAME" or "NAME:PLACE". Raises ConfigurationError if it is unknown or not installed."""
     name, separator, place = text.partition(":")
     if name not in TRACKERS:
         raise ConfigurationError(f"--tracker {text}: unknown tracker{one_of(name, list(TRACKERS))}")
     if separator and not place:
-        raise ConfigurationError(f"--tracker {text}: expected a folder after the colon")
+        raise ConfigurationError(f"--tracker {text}: expected a folder or an address after the colon")
     return TRACKERS[name](place or None)

@@ -336,7 +336,7 @@ def test_a_new_method_may_start_from_another(base: str) -> None:
         (["fedavg"], "NAME = 'fedavg': a method with this name exists"),
         (["torch"], "NAME = 'torch': torch.py would hide the module torch"),
         (["pull", "--from", "nope"], "--from = 'nope': no such method"),
-        (["pull", "--from", "scaffold"], "--from scaffold: a term cannot be added to its loss; expected fedavg"),
+        (["pull", "--from", "scaffold"], "--from scaffold: a loss term cannot be added to it; expected one of fedavg"),
         (["pull", "--out", "file/below"], "cannot write file"),
         (["there"], "there.toml exists and is not overwritten"),
     ],

@@ -121,7 +121,7 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
         (
             "train",
             failing,
-            "it fails in the check that predictions are well formed: silo 'silo-2' failed",
+            "a run fails in the check 'predictions are well formed': silo 'silo-2' failed",
         ),
         ("outcome", accuracy, "outcome() returns 'mean', a key that every summary has; rename it"),
     ],
@@ -144,7 +144,7 @@ def test_a_method_that_keeps_it_passes(broken: FedAvg, tmp_path: Path) -> None:
 
 def test_what_is_not_declared_is_not_sent(broken: FedAvg) -> None:
     with pytest.raises(
-        Violation, match=r"broken: the manifest lacks \['Broken'\], which must list the tensors that leave"
+        Violation, match=r"broken: the manifest has no \['Broken'\]; it must list the tensors that leave"
     ):
         check_method(broken, {})
 
@@ -159,7 +159,7 @@ def test_a_method_has_to_be_registered_and_its_settings_documented() -> None:
     with pytest.raises(Violation, match=r"Broken is not registered: put @caveat\.register above @caveat\.frozen_setti"):
         check_method(Broken(), MANIFEST)
     register(Broken)
-    with pytest.raises(Violation, match="broken: the setting strength has no docstring below it, which is its help"):
+    with pytest.raises(Violation, match="broken: the setting strength needs a docstring below it, which is its help"):
         check_method(Broken(), MANIFEST)
 
 

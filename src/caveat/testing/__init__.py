@@ -1,10 +1,10 @@
-"""Tests for custom methods: the contract of all methods, checked on small synthetic silos.
+"""Tests for custom methods, which check the contract of all methods on small synthetic silos.
 
     from caveat.testing import check_method
     check_method(Ditto(rounds=4), "ditto.toml")
 
-needs no pytest; in a pytest test, a violation is a failure. `SmallFederation` runs a method on the same silos, for
-tests of its results.
+The check does not need pytest. In a pytest test, a violation is a failure. `SmallFederation` runs a method on the same
+silos, for tests of the method's results.
 """
 
 from .contract import CHECKS, check_method

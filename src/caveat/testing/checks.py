@@ -1,4 +1,4 @@
-"""The checks of every method: predictions, messages, access to data, mutation, and bit-identical results."""
+"""The checks for every method, of predictions, messages, access to data, mutation, and bit-identical results."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ SPLITS = ("train", "validation", "calibration", "test")
 
 @dataclass(frozen=True)
 class LateJoin(Participation):
-    """Lets silo-2 join at a round."""
+    """Participation in which silo-2 joins at the round `joins`."""
 
     joins: int = 0
 
@@ -90,7 +90,7 @@ def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
     down, state, silo = method.broadcast(whole.server), whole.states()["silo-1"], whole.place.silos["silo-1"]
 
     def refuse() -> core.Data:
-        raise Violation("a prediction reads a silo's data, which a finished run lacks on other machines")
+        raise Violation("a prediction reads a silo's data, which are missing if a run is loaded on another machine")
 
     expected = method.predict(down, state, whole.place.context(silo.name), silo.test.x)
     context, none = whole.place.context(silo.name), LateData.of(refuse)
@@ -99,7 +99,7 @@ def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
 
 
 def check_well_formed(prediction: core.Prediction, count: int) -> None:
-    """Raise Violation for probabilities that do not sum to 1, and for invalid or negative uncertainties."""
+    """Raise Violation unless probabilities sum to 1, uncertainties and scores are valid, and decisions are valid."""
     check(len(prediction) == count, f"{len(prediction)} predictions for {count} inputs")
     sums, ones = prediction.probs.sum(-1), torch.ones(count, dtype=torch.float64)
     check(sums.dtype == ones.dtype, f"probabilities are {sums.dtype}, expected float64")
@@ -162,7 +162,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: core.Round, serv
 def only_what_the_manifest_names_leaves_a_silo(trial: CheckedMethod) -> None:
     parts = chain(trial.method)
     lacking = [type(part).__name__ for part in parts if type(part).__name__ not in trial.manifest]
-    check(not lacking, f"the manifest lacks {lacking}, which must list the tensors that leave a silo by group")
+    check(not lacking, f"the manifest has no {lacking}; it must list the tensors that leave a silo, by class and group")
     allowed = {group: names for part in parts for group, names in trial.manifest[type(part).__name__].items()}
     within = parts[-1]
     private = within.private(trial.whole.place.module) if hasattr(within, "private") else frozenset()
@@ -203,7 +203,7 @@ def no_prediction_sees_a_label_of_the_test_split(trial: CheckedMethod) -> None:
             del kind.answer
         else:
             kind.answer = answer  # type: ignore[method-assign]
-    # The last evaluation asks for the test split and, for `metrics.skill`, for the validation split.
+    # The last evaluation predicts the test split and, for `metrics.skill`, the validation split.
     check(seen == [False] * 3, "a prediction gets a context with the test split, or is not made once per split")
 
 
@@ -224,8 +224,8 @@ def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
     again = trial.federation("again")
     again.run()
     drawn = (
-        "look for unseeded randomness (a separate torch.Generator or numpy.random.default_rng; torch, numpy.random and "
-        "random are seeded), for clocks, sets, and attributes that change between calls"
+        "look for unseeded randomness, such as a separate torch.Generator or numpy.random.default_rng (only the global "
+        "generators of torch, numpy.random and random are seeded), and for clocks, sets and attributes that change"
     )
     try:
         with explained("repeating a run gives a different result"):
@@ -274,7 +274,7 @@ def a_round_done_twice_after_a_kill_changes_nothing(trial: CheckedMethod) -> Non
 
 
 class Poisoned(Executor):
-    """Fills every workspace with NaN before it is handed out."""
+    """An executor that fills every workspace with NaN before a task gets it."""
 
     def perform(self, *args: Any) -> Any:
         for module in (self.module, *self.own.values()):
@@ -293,7 +293,7 @@ def weights_left_in_the_workspace_mean_nothing(trial: CheckedMethod) -> None:
 
 
 class Backwards(SingleMachineEngine):
-    """Asks silos in the reverse order."""
+    """An engine that asks silos in the reverse order."""
 
     def queue(self, group: Any) -> Any:
         return sorted(group, reverse=True)
@@ -336,4 +336,4 @@ def partial_participation_is_the_same_whatever_the_workers(trial: CheckedMethod)
     with explained("with partial participation, two workers give a different result than one"):
         assert_same(one.run(participation=some), two.run(participation=some))
     sizes = {len(done.cohort) for done in one.done if not done.step.everyone}
-    check(sizes <= {2}, f"rounds asked {sizes} silos, expected half of three, rounded up, unless they ask everyone")
+    check(sizes <= {2}, f"numbers of silos in rounds are {sizes}, expected 2, half of three silos rounded up")

@@ -1,6 +1,6 @@
-"""The contract of all methods, as functions that raise `Violation`; built-in methods are tested with them.
+"""The contract of all methods: checks that raise `Violation`, with which built-in methods are tested, too.
 
-Also the scaffold of `caveat new method`: a method that runs, its manifest, and its test.
+This module also writes the files of `caveat new method`: a method that runs, its manifest, and its test.
 """
 
 import importlib.util
@@ -58,17 +58,17 @@ def read_manifest(file: Path) -> Manifest:
 
 
 def check_method(method: Method, manifest: Manifest | str | Path) -> None:
-    """Check a method against the contract of all methods on small synthetic silos; takes seconds for a few rounds.
+    """Check a method against the contract of all methods on small synthetic silos, which takes seconds.
 
-    `manifest` lists every name that leaves a silo, `{"Ditto": {"model": ["*"]}}`, or is a TOML file with this content.
-    Raises Violation, an AssertionError, with one sentence about the first failed check.
+    `manifest` lists the names of all tensors that leave a silo, as in `{"Ditto": {"model": ["*"]}}`, or is a TOML file
+    with this content. Raises Violation, an AssertionError, with a sentence about the first failed check.
     """
     kind = type(method)
     if METHODS.get(method.name) is not kind:
         raise Violation(f"{kind.__name__} is not registered: put @caveat.register above @caveat.frozen_settings")
     settings: tuple[Field[Any], ...] = fields(method) if is_dataclass(method) else ()
     if bare := [each.name for each in settings if not help_of(kind, each.name)]:
-        raise Violation(f"{method.name}: the setting {bare[0]} has no docstring below it, which is its help text")
+        raise Violation(f"{method.name}: the setting {bare[0]} needs a docstring below it, which is its help text")
     declared = manifest if isinstance(manifest, Mapping) else read_manifest(Path(manifest))
     with tempfile.TemporaryDirectory(prefix="caveat-") as folder, explained(method.name):
         trial = CheckedMethod(method, Path(folder), declared)
@@ -79,16 +79,16 @@ def check_method(method: Method, manifest: Manifest | str | Path) -> None:
                 checks.the_same_run_gives_the_same_bits(trial)  # an earlier Violation takes precedence over an error
                 raise
             except RunError as error:
-                raise Violation(f"it fails in the check that {name.replace('_', ' ')}: {error}") from error
+                raise Violation(f"a run fails in the check {name.replace('_', ' ')!r}: {error}") from error
 
 
 FILES = {"method.txt": "{}.py", "manifest.txt": "{}.toml", "test_method.txt": "test_{}.py"}
-"""Templates, and the files written from them."""
+"""The names of the files that are written, by template; "{}" is replaced by the name of the method."""
 
 
 def write_method(name: str, base: str, folder: Path) -> list[Path]:
-    """Write a method that starts from another one, its manifest and its test; return the three files. Raises
-    ConfigurationError for an invalid name or base, and if one of the files exists."""
+    """Write a method that is derived from another method, with its manifest and its test, and return the three files.
+    Raises ConfigurationError for an invalid name or base, and if one of the files exists."""
     if not re.fullmatch(r"[a-z][a-z0-9]{0,39}", name):
         raise ConfigurationError(
             f"NAME = {short_repr(name)}: expected at most 40 lower-case letters and digits, such as ditto"
@@ -111,21 +111,23 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
 
 
 def _check(name: str, base: str) -> type[FedAvg]:
-    """Return the base class. Raises ConfigurationError for invalid names."""
+    """Return the class of the base method. Raises ConfigurationError for invalid names."""
     if name in METHODS:
         raise ConfigurationError(f"NAME = {name!r}: a method with this name exists; choose another name")
     if importlib.util.find_spec(name) is not None:
-        raise ConfigurationError(f"NAME = {name!r}: {name}.py would hide the module {name}; choose another one")
+        raise ConfigurationError(f"NAME = {name!r}: {name}.py would hide the module {name}; choose another name")
     check_name(base, "--from")
     kind = METHODS[base]
     usable = [each for each, other in METHODS.items() if _has_objective(other)]
     if not _has_objective(kind):
-        raise ConfigurationError(f"--from {base}: a term cannot be added to its loss; expected {', '.join(usable)}")
+        raise ConfigurationError(
+            f"--from {base}: a loss term cannot be added to it; expected one of {', '.join(usable)}"
+        )
     return kind  # type: ignore[return-value]
 
 
 def _has_objective(kind: type[Method]) -> bool:
-    """Return whether silos minimize `objective` of the global model, and only averages of models are sent."""
+    """Return whether silos minimize `objective` for the global model, which is the average of the models they send."""
     return issubclass(kind, FedAvg) and kind.train is FedAvg.train and kind.aggregate is FedAvg.aggregate
 
 

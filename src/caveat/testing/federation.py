@@ -1,6 +1,7 @@
-"""A small federation for checks of methods: three silos with different data, a model with BatchNorm and dropout.
+"""A small federation for checks of methods, with three silos with different data, and a model with BatchNorm and
+dropout.
 
-Checks of a method take seconds. `CheckedMethod` has its runs, and `assert_same` compares two results.
+The checks of a method take seconds. `CheckedMethod` runs the method, and `assert_same` compares two results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,9 +27,9 @@ from ..wrappers.base import Wrapper
 from ..wrappers.evaluation import Evaluated
 
 LATEST = 10**6
-"""A round after all others."""
+"""A round that is later than all others."""
 Manifest = Mapping[str, Mapping[str, list[str]]]
-"""By class and group, the names of the tensors that leave a silo; "*" for all."""
+"""The names of the tensors that leave a silo, by class and group; "*" means all tensors."""
 
 
 class Violation(AssertionError):
@@ -36,18 +37,18 @@ class Violation(AssertionError):
 
 
 def check(condition: object, message: str) -> None:
-    """Raise Violation unless the condition holds, also under `python -O`."""
+    """Raise Violation unless the condition is true, also with `python -O`."""
     if not condition:
         raise Violation(message)
 
 
 def flat(payload: Payload) -> dict[str, Tensor]:
-    """Return tensors by "GROUP/NAME"."""
+    """Return the tensors of a payload by "GROUP/NAME"."""
     return {f"{group}/{name}": tensor for group, named in payload.items() for name, tensor in named.items()}
 
 
 def assert_same(a: Payload, b: Payload) -> None:
-    """Raise Violation unless both have bit-identical tensors."""
+    """Raise Violation unless the tensors of two payloads are bit-identical."""
     one, other = flat(a), flat(b)
     check(one.keys() == other.keys(), f"different tensors: {sorted(one.keys() ^ other.keys())}")
     for name in one:
@@ -55,14 +56,15 @@ def assert_same(a: Payload, b: Payload) -> None:
 
 
 def assert_same_states(a: Mapping[SiloId, State], b: Mapping[SiloId, State]) -> None:
-    """Raise Violation unless both have the same silos with bit-identical states."""
+    """Raise Violation unless `a` and `b` have the same silos with bit-identical states."""
     check(a.keys() == b.keys(), f"different silos: {sorted(a.keys() ^ b.keys())}")
     for name in a:
         assert_same(a[name], b[name])
 
 
 def small_model(seed: int = 0) -> Model:
-    """Return a model of two features and three classes; its encoder is `encoder.0` to `.4`, where 1 is a BatchNorm."""
+    """Return a model of two features and three classes. The layers of its encoder are `encoder.0` to `encoder.4`, where
+    `encoder.1` is a BatchNorm."""
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), Tokens())
     return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6, shape=(2,))
@@ -70,13 +72,13 @@ def small_model(seed: int = 0) -> Model:
 
 @cache
 def small_architectures() -> tuple[nn.Module, nn.Module]:
-    """Return the small model and a smaller one without BatchNorm, as local models of silos."""
+    """Return two local models of silos: the small model, and a smaller model without BatchNorm."""
     encoder = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Tokens())
     return small_model(), Model(encoder, head(1, 4, 4, 3, dropout=0.3, dropout_logits=False), tokens=1, features=4)
 
 
 def small_silo(k: int, generator: torch.Generator) -> Silo:
-    """Return `silo-k`, with 40 + 20 k training examples, and 20 of each other split, in two subgroups."""
+    """Return `silo-k` with 40 + 20 k training examples, 20 examples in each other split, and two subgroups."""
     x = torch.randn(100 + 20 * k, 2, generator=generator) + k
     y = (x.sum(-1) > k).long() + (x[:, 0] > k + 1).long()
     parts = [Data(x[i:j], y[i:j]) for i, j in ((0, 20), (20, 40), (40, 60), (60, len(x)))]
@@ -86,7 +88,7 @@ def small_silo(k: int, generator: torch.Generator) -> Silo:
 
 
 def small_silos(count: int = 3) -> dict[SiloId, Silo]:
-    """Return silos by name, with increasing feature shift; always the same."""
+    """Return silos by name, with an increasing shift of features. All calls return the same silos."""
     generator = torch.Generator().manual_seed(1)
     return {silo.name: silo for silo in (small_silo(k, generator) for k in range(count))}
 
@@ -104,8 +106,8 @@ def small_executor(
     model: Callable[[], nn.Module] | None = None,
     device: torch.device = CPU,
 ) -> Executor:
-    """Return an executor of a method's client tasks at the small silos, with silo states below a folder. `model` builds
-    a model for two features and three classes, by default the small one."""
+    """Return an executor of a method's client tasks at the small silos, which stores the states of silos in a folder.
+    `model` builds a model for two features and three classes, by default the small model."""
     module, silos = channels_last(method.build((model or small_model)())), dict(data or small_silos())
     own = _own_models(method, module, silos, model) if innermost(method).personal else {}
     return Executor(Evaluated(method), module, silos, SiloStore(folder), seed, own, device=device)
@@ -114,19 +116,19 @@ def small_executor(
 def _own_models(
     method: Method, module: nn.Module, silos: Iterable[SiloId], model: Callable[[], nn.Module] | None
 ) -> dict[SiloId, nn.Module]:
-    """Return the local models, of two architectures in turn if the method supports both."""
+    """Return the local models of silos, which have two architectures in turn if the method supports this."""
     one, other = small_architectures() if model is None else (model(), small_architectures()[1])
     taken = (one, one if method.mismatch(module, other) else other)
     return {name: taken[k % 2] for k, name in enumerate(silos)}
 
 
 def kept_state(place: Executor, silo: SiloId, until: int = LATEST) -> State:
-    """Return the state of a silo at a round."""
+    """Return the newest state of a silo up to a round."""
     return place.state(silo, newest_state(place.states, silo, until))
 
 
 def newest_state(states: SiloStore, silo: SiloId, until: int = LATEST) -> KeptState | None:
-    """Return the newest state of a silo up to a round; None before the first."""
+    """Return the record of a silo's newest state up to a round; None if there is no state."""
     known = [t for t in states.versions(silo) if t <= until]
     if not known:
         return None
@@ -135,8 +137,8 @@ def newest_state(states: SiloStore, silo: SiloId, until: int = LATEST) -> KeptSt
 
 
 class SmallFederation:
-    """Run a method on the small test silos; store the server state and every message. Silo states are files below
-    `folder`; `workers` is the number of processes, and client tasks run on `device`."""
+    """Runs a method on the small silos, and stores the server's state and every message. The states of silos are files
+    in `folder`, `workers` is the number of processes, and client tasks run on `device`."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class SmallFederation:
         norms: NormBound | None = None,
         **bounds: int,
     ) -> State:
-        """Run the schedule, or from round `start` to before round `stop`; return the server's state."""
+        """Run the schedule, or only the rounds from `start` to before `stop`, and return the server's state."""
         more = after or (lambda done, server: None)
 
         def after_each(done: FinishedRound, server: State) -> None:
@@ -184,7 +186,7 @@ class SmallFederation:
         return self.server
 
     def states(self, until: int = LATEST) -> dict[SiloId, State]:
-        """Return the states of all silos."""
+        """Return the newest states of all silos up to a round."""
         return {name: kept_state(self.place, name, until) for name in self.place.silos}
 
 
@@ -195,17 +197,17 @@ def chain(method: Method) -> list[Method]:
 
 @dataclass(frozen=True)
 class CheckedMethod:
-    """A method to check, a new folder for its files, and its manifest."""
+    """A method to check, a new folder for the files of its runs, and its manifest."""
 
     method: Method
     folder: Path
     manifest: Manifest = field(default_factory=dict)
     model: Callable[[], nn.Module] | None = None
-    """Builds a model instead of the small one."""
+    """Function that builds a model instead of the small model."""
 
     @cached_property
     def whole(self) -> SmallFederation:
-        """The method's whole schedule with one worker, uninterrupted."""
+        """A federation that ran the method's whole schedule with one worker, without interruption."""
         federation = self.federation("whole")
         federation.run()
         return federation
@@ -215,7 +217,7 @@ class CheckedMethod:
         return SmallFederation(self.method, self.folder / name, model=self.model, **more)
 
     def same_as_whole(self, other: SmallFederation, what: str) -> None:
-        """Raise Violation, with the cause of the difference, unless another run gives a bit-identical result."""
+        """Raise Violation, with the cause `what`, unless another run has a result that is bit-identical to `whole`."""
         with explained(what):
             assert_same(self.whole.server, other.server)
             assert_same_states(self.whole.states(), other.states())
@@ -223,7 +225,7 @@ class CheckedMethod:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Prefix a Violation with the check that it violates."""
+    """Prefix the message of a Violation with `what`."""
     try:
         yield
     except Violation as error:
