@@ -259,7 +259,10 @@ def test_links_in_a_runs_folder_are_refused_before_anything_is_written(tmp_path:
     theirs.write_text("mine")
     (run / place).symlink_to(theirs if "." in place or place.endswith("lock") else tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RunError, match=f"run/{place} is a link to .*nothing through links"), locked(run / "state"):
+    with (
+        pytest.raises(RunError, match=f"run/{place} is a link to .*does not write or delete files through links"),
+        locked(run / "state"),
+    ):
         pytest.fail("locked")
     assert (theirs.read_text(), sorted(tmp_path.rglob("*"))) == ("mine", before)
 

@@ -221,7 +221,7 @@ class AppendLog:
         if self.bytes < known.bytes:
             raise RunError(f"{self.path} has {self.bytes} bytes, expected the {known.bytes} of completed rounds")
         if known.sha256 != self._digest.hexdigest():
-            raise RunError(f"{self.path}: the first {known.bytes} bytes do not match their hash: the file is damaged")
+            raise RunError(f"{self.path}: its first {known.bytes} bytes differ from what was written: it is damaged")
 
     def _cut(self) -> None:
         try:
