@@ -115,7 +115,7 @@ def test_it_has_no_use_for_the_model_of_another_run(tmp_path: Path) -> None:
 def test_models_of_other_sizes_are_refused_before_any_trains(tmp_path: Path) -> None:
     own = [caveat.PersonalModel(name="mlp", hidden=6, silos=("b",))]
     usual = caveat.ModelSettings(name="mlp", hidden=8)
-    told = r"the personalized model of silo 'b' has 6 hidden units, and \[model\] 8: prototypes need equal numbers"
+    told = r"the personalized model of silo 'b' has 6 hidden units, but \[model\] has 8; prototypes need equal numbers"
     with pytest.raises(ConfigurationError, match=told):
         caveat.run(silos(), FedProto(rounds=1, training=FAST), model=usual, personal=own, out=tmp_path / "run")
     assert not (tmp_path / "run" / "state").exists()

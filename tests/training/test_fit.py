@@ -279,7 +279,9 @@ def test_what_has_no_meaning_is_refused_by_its_key(settings: dict[str, Any], key
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_for_a_method_is_refused_in_one_line(method: str, settings: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"{settings.partition('=')[0]} = .* no effect for '{method}'") as e:
+    with pytest.raises(
+        ConfigurationError, match=rf"{settings.partition('=')[0]} = .* cannot be used with '{method}'"
+    ) as e:
         config.load(None, [f"method.name={method}", settings])
     assert len(str(e.value).splitlines()) == 1
 

@@ -119,7 +119,7 @@ class CellFigures:
 
 
 def _worse(kind: str) -> Callable[[Iterable[float]], float]:
-    """Return the function that selects the worst share of inputs with an alarm: largest for own inputs, else least."""
+    """Return the function that selects the worst share of inputs with an alarm: max for own inputs, otherwise min."""
     return max if kind == "own" else min
 
 

@@ -48,7 +48,7 @@ SEGMENTS = 16
 """Default number of segments of a token; with fewer, codebooks of the paper's size have too few codes."""
 
 COLLAPSED, EACH = 0.1, 4
-"""Share of used codewords up to which a codebook counts as collapsed; at most one per `EACH` segments can be used."""
+"""Share of used codewords up to which a codebook counts as collapsed, and segments per codeword expected in use."""
 
 
 @frozen_settings

@@ -32,8 +32,8 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
     another class that the class's probability ranks correctly (ties count half), over all classes (of two classes, for
     the second only). predictable: the same for training inputs, ranked by a ridge classifier fitted to the other half.
     errors: pairs of a wrong and a correct prediction in which the wrong one has the higher total uncertainty. majority:
-    of the inputs for which only the prediction or only always predicting the most frequent class of `train` is right,
-    how many the prediction gets right; reference: the same, compared with `ridge_labels`.
+    of the inputs that only the prediction or only the most frequent class of `train` gets right, how many the
+    prediction gets right; reference: the same, compared with `ridge_labels`.
 
     The result also has `inputs` (), the number N; for predictions with vacuity `no_evidence` (), the number of inputs
     with hardly any evidence; for predictions with sets `in_sets` (C,), how many sets contain each class.
@@ -106,7 +106,7 @@ def _pairs(sums: Array, own: npt.NDArray[np.int64]) -> Array:
 
 
 def _paired(right: Flags, other: Flags) -> Array:
-    """Return how many inputs only the first gets right, with mean and variance if both are equally often alone."""
+    """Return how many inputs only the first gets right, with mean and variance if the second is as likely to be right alone."""
     differing = (right != other).sum()
     return np.array([(right & ~other).sum(), differing / 2, differing / 4])
 

@@ -27,7 +27,7 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def expected_entropy(samples: Tensor) -> Tensor:
-    """Return the mean entropy of the samples, the aleatoric uncertainty: (S, ..., C) to (...). It has no bias."""
+    """Return the mean entropy of the samples, the aleatoric uncertainty: (S, ..., C) to (...). Its bias is 0."""
     return entropy(samples).mean(0)
 
 

@@ -347,7 +347,7 @@ def densities(added: dict[str, Tensors], silos: int) -> Tensors:
 
 
 def among_others(answer: Prediction) -> Prediction:
-    """Return the answer to calibration inputs with p-values as if each were new, and not ranked among itself, too.
+    """Return the answer to calibration inputs with the p-values of new inputs, although each was ranked with itself.
 
     An input with the same p-value as another one keeps its p-value: a new input like both of them has at least this
     p-value, so it is answered if both are, and their errors must be counted.

@@ -34,7 +34,7 @@ ONE_THING = 0.9
 STABLE = 0.7
 """Rank correlation between seeds below which less than 70 % of the variance of ranks is due to the input."""
 NOTHING = 1e-9
-"""Number of nats, above rounding errors: a model has no epistemic uncertainty if every input has less than this."""
+"""Limit in nats, above rounding errors: a model whose epistemic uncertainty is lower for every input has none."""
 PRACTICALLY = 1e-3
 """Share of total uncertainty below which epistemic uncertainty is practically zero."""
 CONFIDENCE = "confidence"
@@ -45,7 +45,7 @@ SILENT = "This model has no epistemic uncertainty: it is zero for every test inp
 
 
 def decide(low: float, high: float, limit: float, wanted: Literal["below", "above"]) -> Verdict:
-    """Return whether a claim holds: whether a finite interval is on the wanted side of a limit, or contains it."""
+    """Return "holds" if an interval is on the wanted side of a limit, "cannot say" if it contains it or is infinite."""
     if not (math.isfinite(low) and math.isfinite(high)) or low <= limit <= high:
         return "cannot say"
     return "holds" if (high < limit) == (wanted == "below") else "does not hold"
