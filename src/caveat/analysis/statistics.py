@@ -54,7 +54,7 @@ def interval(values: Values, confidence: float = 0.95, steps: Steps | None = Non
     Silos count as independent draws per seed; if seeds share silos, an interval for other silos would be wider.
 
     With one seed the interval is Student's over its silos and does not hold for other seeds; with one silo per seed,
-    it is Student's over seeds. A single value has the interval NaN, NaN; without any value the mean is NaN, too. If all
+    it is Student's over seeds. A single value has the interval NaN, NaN; without values the mean is NaN, too. If all
     values are equal and have no steps, the interval is a point. An infinite value makes the mean infinite and the ends
     NaN.
     """

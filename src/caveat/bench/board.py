@@ -126,7 +126,7 @@ def _worse(kind: str) -> Callable[[Iterable[float]], float]:
 def improvements(
     ours: Mapping[CellPlace, CellFigures], theirs: Mapping[CellPlace, CellFigures], figure: str
 ) -> dict[str, list[float]]:
-    """Return by federation and seed by how much a row's figure is lower than another's, in percent of the latter's mean
+    """Return by federation and seed by how much a row's figure is lower than another's, in percent of the other's mean
     over seeds. If this mean is 0, the percentage is -100, or 0 for equal figures."""
     others: dict[str, dict[int, float]] = {}
     for place, each in theirs.items():

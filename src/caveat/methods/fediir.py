@@ -7,8 +7,8 @@ added to the loss and is differentiated, too, through second derivatives.
 
 Where the paper and the released code differ or are silent: the average starts at 0 without bias correction (code). A
 silo's gradient is the gradient of the mean loss over its examples, and silos are weighted by n_k, which gives the
-gradient over all data (code: the mean over batches, of which a silo's last one is smaller); models are weighted
-likewise (code: uniform). Our choices: the classifier is the last linear layer (code for rotated MNIST) or the head
+gradient over all data (code: the mean over batches, of which a silo's last one is smaller); models have the same
+weights (code: uniform). Our choices: the classifier is the last linear layer (code for rotated MNIST) or the head
 (code for photographs: three layers); the gradient is computed in evaluation mode; and with partial participation the
 silos that send gradients are sampled independently of those that train.
 """

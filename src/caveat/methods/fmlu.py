@@ -29,15 +29,15 @@ class FMLU(FML):
     """FML with lower weights for uncertain predictions and uncertain models (FMLU, Pham)."""
 
     weigh_loss: bool = True
-    """Weight each prediction of a teacher by its certainty; otherwise by alpha and beta, as in FML."""
+    """Whether predictions of a teacher are weighted by their certainty, instead of by alpha and beta, as in FML."""
     weigh_mean: bool = True
-    """Weight memes in the server's mean by their certainty on data of their silo; otherwise as in FML."""
+    """Whether memes are weighted in the server's mean by their certainty on data of their silo; otherwise as in FML."""
     entropy_on: Literal["validation", "train"] = "validation"
     """Split on which the certainty of a meme is measured: held-out inputs, or those it was trained on."""
     scaled: bool = False
-    """Divide the loss of each example by the sum of its weights; otherwise the loss exceeds the loss of FML (paper)."""
+    """Whether an example's loss is divided by the sum of its weights; otherwise it exceeds the loss of FML (paper)."""
     shuffled: bool = False
-    """Control: permute certainties at random over the examples of a batch, and over memes at the server."""
+    """Control: whether certainties are permuted at random over the examples of a batch, and memes at the server."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -85,7 +85,7 @@ class UEFL(FedAvg):
     quantisation: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of the codebook loss relative to the cross-entropy."""
     normalize: bool = True
-    """Normalize each token before discretization; paper: no."""
+    """Whether each token is normalized before discretization; paper: no."""
     extension: Literal["kmeans", "normal"] = "kmeans"
     """Initial local codewords: K-means centers of the silo's features (paper), or samples from N(0, 1)."""
     domains: tuple[str, ...] = ()
@@ -97,8 +97,8 @@ class UEFL(FedAvg):
     ones), or drawn per input, as torch's dropout does: a prediction then depends on the inputs before it.
     """
     own_norm: bool = True
-    """Silos keep their batch normalization, as in FedBN, and send it for silos that join later; paper: global batch
-    normalization."""
+    """Whether silos keep their batch normalization, as in FedBN, and send it for silos that join later (paper: global
+    batch normalization)."""
 
     def __post_init__(self) -> None:
         if self.domains and self.iterations > 1:

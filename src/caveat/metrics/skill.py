@@ -106,7 +106,7 @@ def _pairs(sums: Array, own: npt.NDArray[np.int64]) -> Array:
 
 
 def _paired(right: Flags, other: Flags) -> Array:
-    """Return how many inputs only the first gets right, with mean and variance if the second is as likely to be right alone."""
+    """Return how many inputs only the first gets right, with mean and variance if both are equally good."""
     differing = (right != other).sum()
     return np.array([(right & ~other).sum(), differing / 2, differing / 4])
 

@@ -264,8 +264,8 @@ def decisions(sums: Tensors) -> dict[str, float]:
 
 
 def across(per_silo: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return metrics over silos: `mean`, with equal weights, and `worst`, for metrics that are better if higher or
-    lower. A silo for which a metric is undefined is excluded from that metric only."""
+    """Return metrics over silos: `mean`, with equal weights, and `worst`, for metrics with a better direction. A silo
+    for which a metric is undefined is excluded from that metric only."""
     names = dict.fromkeys(name for found in per_silo.values() for name in found)
     values = {name: [found[name] for found in per_silo.values() if name in found] for name in names}
     ends = dict.fromkeys(HIGHER_IS_BETTER, min) | dict.fromkeys(LOWER_IS_BETTER, max)

@@ -126,7 +126,7 @@ def survival_sums(prediction: Prediction, y: Tensor, target: Times) -> Tensors:
 
 
 def _probabilities(target: Times, probs: Tensor, times: Tensor, event: Tensor) -> Tensor:
-    """Return (10,) the histogram of F(t): a time that is censored, or after `end`, is uniform from F(t) to 1."""
+    """Return the histogram (10,) of F(t): a time that is censored, or after `end`, is uniform from F(t) to 1."""
     found, known = target.cdf(probs, times), event & (times < target.end)
     counts = torch.bincount((found[known] * BINS).long().clamp_max(BINS - 1), minlength=BINS).double()
     start = torch.arange(BINS, dtype=torch.float64, device=probs.device) / BINS

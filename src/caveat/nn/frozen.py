@@ -135,7 +135,7 @@ def _code_of(module: nn.Module) -> bytes:
 
 def digest_of(module: nn.Module, bits: bool = True) -> str:
     """Return SHA-256 of the text of a module, and of the names, shapes and bits of all its tensors. Without `bits`, the
-    values of trained tensors are left out: they are sent, and their last bits may differ between machines."""
+    values of trained tensors are left out, because they are sent, and their last bits may differ between machines."""
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))  # memory address of a function
     found, learns = hashlib.sha256(text.encode()), {name for name, p in module.named_parameters() if p.requires_grad}
     for name, tensor in module.state_dict().items():

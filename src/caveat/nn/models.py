@@ -71,8 +71,8 @@ class ModelSettings:
     features: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """lenet5 (84 by default) and mlp (32 by default): numbers per token between encoder and head."""
     layer_norm: bool = False
-    """Normalize the features of every token, between encoder and head, without scale and shift, as FedPN and UEFL
-    always do."""
+    """Whether the features of every token are normalized between encoder and head, without scale and shift, as FedPN
+    and UEFL always do."""
     hidden: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 128
     """Hidden units of the classifier head; 0 is a linear head."""
     second: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None

@@ -34,7 +34,7 @@ class VectorizedData:
     generators: Sequence[torch.Generator]
     device: torch.device
     padded: bool = False
-    """Whether batches of different sizes are combined, see `batches`."""
+    """Whether batches of different sizes are combined; see `batches`."""
     has_padded: bool = field(default=False, init=False)
     """Whether any batches were combined."""
     x: Tensor = field(init=False)

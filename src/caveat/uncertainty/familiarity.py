@@ -30,7 +30,7 @@ NEAR = 0.01
 
 
 def grouped(y: Tensor, classes: int) -> Tensor:
-    """Return (N,) the class that each of (N,) labels is counted with. It is the label, or C ("other") for a label that
+    """Return the class (N,) with which each of (N,) labels is counted. It is the label, or C ("other") for a label that
     fewer than `LEAST` inputs have, or -1 if "other" has fewer than `LEAST` inputs. Labels from C on, of censored times
     whose bars are unknown, are "other", too."""
     few = torch.bincount(y, minlength=classes) < LEAST

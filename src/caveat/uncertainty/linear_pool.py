@@ -56,7 +56,7 @@ def shared_weight(summed: Tensor) -> float:
 
 
 def own_weight(own: Tensor, shared: float, strength: float = STRENGTH) -> float:
-    """Return a silo's weight in [0, 1], from its `curve` and the federation's weight; without inputs, the latter."""
+    """Return a silo's weight in [0, 1], from its `curve` and the `shared` weight; without inputs, `shared`."""
     return _best(own, shared, strength) if bool(own.any()) else shared
 
 

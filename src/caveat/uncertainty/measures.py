@@ -27,13 +27,13 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def expected_entropy(samples: Tensor) -> Tensor:
-    """Return the mean entropy of the samples, the aleatoric uncertainty: (S, ..., C) to (...). Its bias is 0."""
+    """Return the mean entropy of the samples, the aleatoric uncertainty: (S, ..., C) to (...). It is unbiased."""
     return entropy(samples).mean(0)
 
 
 def plug_in_mutual_information(samples: Tensor) -> Tensor:
-    """Return the entropy of the mean sample minus the mean entropy: (S, ..., C) to (...), at least 0. Its bias is -O(1
-    / S), so values for different S are not comparable; see `mutual_information`."""
+    """Return the entropy of the mean sample minus the mean entropy: (S, ..., C) to (...), at least 0. It is biased down
+    by O(1 / S), so values for different S are not comparable; see `mutual_information`."""
     return (entropy(samples.double().mean(0)) - expected_entropy(samples)).clamp_min(0)
 
 

@@ -133,8 +133,8 @@ def units(numbers: Tensor, least: float) -> Tensor:
 
 
 def joint(distances: Sequence[Tensor], nearest: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (N,) float64 the largest of distances (N,) in their `units`, 0 without stages, and the square of what
-    `typicality` ranks, with a distance to the nearest training input and an uncertainty (N,) in their units."""
+    """Return the largest (N,) of distances in their `units`, 0 without stages, and the square (N,) of what `typicality`
+    ranks, from these, a distance to the nearest training input and an uncertainty in its unit; float64."""
     *stages, near, unsure = (each.double() for each in (*distances, nearest, score))
     far = _largest(stages) if stages else torch.zeros_like(unsure)
     return far, _diagonal([far, near, unsure])
@@ -166,7 +166,7 @@ def _with_scores(distances: Tensor, scores: Tensor) -> Tensor:
 
 
 def _least_units(numbers: int) -> Tensor:
-    """Return (S + 1, 1) the smallest units of the stages and of the uncertainty."""
+    """Return the smallest units (S + 1, 1) of the stages and of the uncertainty."""
     return torch.tensor([*[LEAST_UNIT] * (numbers - 1), SMALLEST])[:, None]
 
 

@@ -2,7 +2,7 @@
 
 A silo with enough calibration inputs keeps the exact quantile of the surprise of its calibration
 labels, so its sets contain the true class of its own inputs with the guaranteed coverage. All other silos send
-histograms and use the quantile of their sum, which guarantees the coverage for the mixture of these silos only; adding
+histograms and use the quantile of their sum, which guarantees the coverage for the mixture of such silos only; adding
 the larger silos would change the mixture. Only the number of inputs decides which quantile a silo uses.
 
 Label shift: class frequencies at a silo can differ from those in the calibration inputs of all silos. A silo without

@@ -2,7 +2,7 @@
 
 McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with fixed weights and one clip
 norm over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete
-Gaussian Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but the noise is continuous.
+Gaussian Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but is continuous.
 
 Epsilon: two runs are neighbors if they differ in one silo, whose updates are zero in all rounds of one run. A clipped
 update changes the sum by at most the clip norm. If two runs differ in one row of a silo that takes part in both, its

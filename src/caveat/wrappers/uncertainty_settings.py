@@ -74,8 +74,8 @@ class Uncertainty:
     policy: Literal["always", "best", "blend", "surer", "switch", "guaranteed"] | None = None
     """always: answer every input, with the local model if there is one; best: with the model that is better on the
     silo's validation split; blend: with a weighted mean of both; surer: with the less uncertain one; switch: local,
-    global or abstain, by thresholds; guaranteed: likewise, with a bound on errors among answered inputs. By default the
-    method's own."""
+    global or abstain, by thresholds; guaranteed: as switch, with a bound on errors among answered inputs. By default
+    the method's own."""
     score: str | None = None
     """The score that the alarm unsure and the policies switch, guaranteed and surer compare: total (default for most
     methods), aleatoric, epistemic or one that the method adds."""
@@ -219,9 +219,9 @@ class Uncertainty:
         subgroups: tuple[str, ...] = (),
         target: Quantity | None = None,
     ) -> Method:
-        """Return the method with uncertainty estimator, calibration and decisions. `silos` take part, the seed is the
-        run's, and the data have these subgroups and this quantity as their target, if any. Raises ConfigurationError
-        for incompatible settings."""
+        """Return the method with uncertainty estimator, calibration and decisions. `silos` is the number of silos that
+        take part, `seed` is the run's, and `subgroups` and `target` (a quantity) describe the data. Raises
+        ConfigurationError for incompatible settings."""
         policy = self.policy or method.policy
         self._check_target(policy, target)
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}

@@ -106,7 +106,7 @@ def _upper(excess: Spread, tested: Sequence[dict[str, EceTest]], times: int = 1)
 def _rules_out(summary: Summary, times: int = 1) -> bool:
     """Return whether the mean calibration error over silos is below 95 % of the errors of a model like this one whose
     confidences are `TOLERATED` too high, which are simulated by resampling labels. With `times` as many test inputs,
-    return whether this is so for half of the simulated errors of a calibrated model."""
+    return whether half of the simulated errors of a calibrated model are that low."""
     generator = np.random.default_rng(0)
     observed, drawn = [], []
     for silo in summary.silos:

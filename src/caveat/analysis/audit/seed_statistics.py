@@ -28,7 +28,7 @@ def partial_correlation(ab: float, ac: float, bc: float) -> float:
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are not None; None without any."""
+    """Return the mean of the values that are not None; None without such values."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 

@@ -139,6 +139,6 @@ def looked_up(record: Any, path: str) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float:
-    """Return the mean of the values that are not None; NaN without any."""
+    """Return the mean of the values that are not None; NaN without such values."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else math.nan

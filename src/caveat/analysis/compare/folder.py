@@ -51,7 +51,7 @@ class ComparisonFolder:
             )
 
     def failure(self, run: PlannedRun) -> str | None:
-        """Return why a planned run failed or cannot run; None otherwise."""
+        """Return why a planned run failed or cannot run; None if neither is so."""
         if self.done(run) is not None:
             return None
         note = self.note_of_failure(run)
@@ -60,7 +60,7 @@ class ComparisonFolder:
         return self._without_lead(run) if self._follows(run) else None
 
     def _without_lead(self, run: PlannedRun) -> str | None:
-        """Return why the number of rounds of a run will never be known; None otherwise."""
+        """Return why the number of rounds of a run will never be known; None if it is known or may become known."""
         lead = self._lead(run)
         why = self.failure(lead) if lead else self.why_none(run.setting, self._leader)
         return f"its number of rounds is that of {self._leader.name}, which failed" if why else None
@@ -84,7 +84,7 @@ class ComparisonFolder:
         return None if chosen is None else self.grid.at(method, setting, seed, chosen)
 
     def why_none(self, setting: Setting, method: MethodVariant) -> str:
-        """Return why tuning cannot choose a value; empty otherwise."""
+        """Return why tuning can never choose a value; "" if it may."""
         trials = [run for _, runs in self.tuning.tried(method, setting) for run in runs]
         failures = [why for trial in trials if (why := self.failure(trial))]
         ended = all(self.done(trial) or self.failure(trial) for trial in trials)

@@ -364,7 +364,7 @@ def _variant(text: str) -> MethodVariant:
 
 
 def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
-    """Parse KEY=VALUE,VALUE,...; a value is TOML or else a string."""
+    """Parse KEY=VALUE,VALUE,...; values that are not TOML are strings."""
     key, equals, listed = text.partition("=")
     try:
         values = tomllib.loads(f"v = [{listed}]")["v"]
