@@ -214,7 +214,9 @@ def test_channels_first_are_the_same_images_in_training_and_in_prediction() -> N
     )
     assert torch.equal(last["a"].train.x, first["a"].train.x)
     assert torch.equal(first.preparation.inputs(np.moveaxis(x, -1, 1)), last.preparation.inputs(x))
-    with pytest.raises(DataError, match=r"silo 'a': shape \(60, 12, 10, 3\), expected images N,C,H,W with 1 or 3"):
+    with pytest.raises(
+        DataError, match=r"silo 'a': found shape \(60, 12, 10, 3\), expected images N,C,H,W with 1 or 3"
+    ):
         data.from_arrays({"a": (x, y)}, channels="first")
     with pytest.raises(DataError, match=r"looks like channels first, .* pass channels='first' to from_arrays"):
         data.from_arrays({"a": (np.moveaxis(x, -1, 1), y)})

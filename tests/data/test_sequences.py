@@ -97,7 +97,7 @@ def test_longer_sequences_are_cut_where_that_is_asked_for() -> None:
         (SERIES, {"kind": "tokens"}, "expected token ids N,T, or a list of sequences"),
         (SERIES[:, 0], {"kind": "tokens"}, "token ids have dtype float32, expected integers such as int64"),
         (IDS - 5, {"kind": "tokens"}, ", expected ids from 0"),
-        (IDS, {"kind": "series"}, "expected series N,T,C, or a list of T,C"),
+        (IDS, {"kind": "series"}, "expected series N,T,C, or a list of series T,C"),
         (np.where(SERIES > 2, np.nan, SERIES), {"kind": "series"}, "values are NaN or infinite"),
         ([*PARTS[1:], PARTS[0][:, :2]], {"kind": "series"}, "steps have shapes [(2,), (3,)], expected one shape"),
         ([*TEXTS[1:], np.array([0.5])], {"kind": "tokens"}, "row 39: token ids have dtype float64"),

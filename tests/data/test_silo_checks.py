@@ -55,7 +55,7 @@ def test_rows_that_are_tensors_are_an_array() -> None:
         ([(X, Y)], None, "silos is a list, expected a mapping from names to arrays"),
         ({"a": {"x": X, "y": Y}}, None, "silo 'a': found a dict, expected (x, y)"),
         ({"a": (X, Y * 0), "b": (X + 1, Y * 0)}, None, "all labels of all silos are '0', expected two classes"),
-        ({"a": (X, Y * 0)}, ["one"], "1 classes, expected two or more"),
+        ({"a": (X, Y * 0)}, ["one"], "1 class names, expected two or more"),
         ({"a": (X, Y)}, "ab", "classes is a str, expected a list of names"),
     ],
 )

@@ -45,7 +45,7 @@ def test_another_unit_is_advised_where_most_of_a_column_is_out_of_range(tmp_path
     assert "the factor that converts the values to mg/dl, chol = { factor = ... }" in whole
     assert 'outside = "missing"' not in whole
     one = refusal(table(tmp_path, ["233", "0.5", "204", "192"]))
-    assert 'that such values are missing, outside = "missing"' in one
+    assert 'declare them as missing with outside = "missing"' in one
     assert "factor" not in one
 
 
@@ -110,7 +110,7 @@ def test_free_text_is_to_be_left_out_of_a_federation(tmp_path: Path) -> None:
     rows = [f"Person {i};{i % 2}" for i in range(40)]
     (tmp_path / "a.csv").write_text("\n".join(["surname;disease", *rows]) + "\n")
     settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="disease")
-    with pytest.raises(Refused, match=r"remove the column, data\.rename_columns\.surname = false; or, if all"):
+    with pytest.raises(Refused, match=r"remove the column with data\.rename_columns\.surname = false; or, if all"):
         csv_source([tmp_path / "a.csv"], Reading.of(settings))
 
 

@@ -137,10 +137,7 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     assert "silo 'hill' refuses, a column that is not agreed on: the silo sends categories only for columns" in refused
     log = capsys.readouterr().err
     assert "hill.csv: column 'surname' contains text" in log
-    assert (
-        "remove the column with 'surname' = false in [data.rename_columns] of silo.toml; naming it in categorical"
-        in log
-    )
+    assert "remove the column with 'surname' = false in [data.rename_columns] of silo.toml; naming the column in" in log
     notes = federation.notes
     silo(home, more="[data.rename_columns]\nsurname = false\n")
     federation.serve(load(str(tmp_path / "config.toml"), ["federation.start_timeout=30"]))

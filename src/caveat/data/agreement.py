@@ -108,8 +108,8 @@ def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
     left_out = f"remove the column with {shown(column.name)} = false in [data.rename_columns] of silo.toml"
     (known,) = [each for each in seen(pool.table, [some_rows(pool.x, index)]) if each.name == column.name]
     if _like_names(known.categories or (), index):
-        return f"{left_out}; naming it in categorical would not help, because its texts look like names"
-    return f"{left_out}; or name it in categorical, in [data] of silo.toml, to allow them to leave"
+        return f"{left_out}; naming the column in categorical would not help, because its texts look like names"
+    return f"{left_out}; or name the column in categorical, in [data] of silo.toml, to allow its categories to leave"
 
 
 def _like_names(texts: Sequence[str], index: Index) -> bool:
@@ -204,7 +204,7 @@ def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
         if holds not in ("nothing", agreed[column]):
             raise DataError(
                 f"column {column!r} contains {holds} at silo {name!r}, but the agreed schema has {agreed[column]}; "
-                "name it in data.categorical if its numbers are codes of categories"
+                "name the column in data.categorical if its numbers are codes of categories"
             )
     x = _empty(name, schema.shape).x
     shape = shared.image_format.shape(x) if schema.images else x.shape[1:]
@@ -333,10 +333,10 @@ def _agreed_columns(schemas: Mapping[SiloId, DataSchema], settings: DataSettings
         columns = {column.name for column in schemas[other].columns}
         if bool(columns) != bool(names):
             table, none = (first, other) if names else (other, first)
-            raise DataError(f"silo {table!r} has a table, but silo {none!r} does not; expected the same at all silos")
+            raise DataError(f"silo {table!r} has a table, but silo {none!r} does not; expected tables at all silos")
         if differing := sorted(columns ^ set(names)):
             raise DataError(
-                f"silos {first!r} and {other!r} differ in columns {_listed(differing)}; expected the same at all silos"
+                f"silos {first!r} and {other!r} differ in columns {_listed(differing)}; expected the same columns"
             )
     named = {name: {column.name: column for column in each.columns} for name, each in schemas.items()}
     categorical = (*settings.categorical, *settings.declared.of_type("category"))
@@ -364,8 +364,9 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool, kept: b
     name = next(iter(at.values())).name
     if holding["numbers"] and holding["texts"]:
         raise DataError(
-            f"column {name!r} contains texts at silo {holding['texts'][0]!r} and numbers at {holding['numbers'][0]!r}; "
-            "expected the same at all silos: name it in data.categorical if its numbers are codes of categories"
+            f"column {name!r} contains texts at silo {holding['texts'][0]!r} and numbers at silo "
+            f"{holding['numbers'][0]!r}, expected the same at all silos; name the column in data.categorical if its "
+            "numbers are codes of categories"
         )
     if holding["texts"] or categorical:
         if not kept:

@@ -34,8 +34,8 @@ def image_array(x: Array, origin: str) -> Array:
         x = x[..., None]
     if x.ndim != 4 or 0 in x.shape[1:]:
         raise DataError(
-            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; for series or token ids, "
-            "set kind to 'series' or 'tokens'"
+            f"{origin}: found shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; for series or token "
+            "ids, set kind to 'series' or 'tokens'"
         )
     if channels_first(x):
         how = "in Python, pass channels='first' to from_arrays"
@@ -59,26 +59,26 @@ def channels_first(x: Array) -> bool:
 def feature_array(x: Array, origin: str) -> Array:
     """Return finite features as (N, D) float32."""
     if x.ndim != 2:
-        raise DataError(f"{origin}: shape {x.shape}, expected features N,D")
+        raise DataError(f"{origin}: found shape {x.shape}, expected features N,D")
     return finite_array(x, origin)
 
 
 def series_array(x: Array, origin: str) -> Array:
     """Return finite series as (N, T, C) float32: C numbers at each of T steps."""
     if x.ndim != 3:
-        raise DataError(f"{origin}: shape {x.shape}, expected series N,T,C, or a list of T,C")
+        raise DataError(f"{origin}: found shape {x.shape}, expected series N,T,C, or a list of series T,C")
     return finite_array(x, origin, "series", "at least one step and one channel", "step")
 
 
 def token_array(x: Array, origin: str) -> Array:
     """Return non-negative token ids as (N, T) int64."""
     if x.ndim != 2 or x.shape[1] == 0:
-        raise DataError(f"{origin}: shape {x.shape}, expected token ids N,T, or a list of sequences")
+        raise DataError(f"{origin}: found shape {x.shape}, expected token ids N,T, or a list of sequences")
     if x.dtype.kind not in "iu":
         raise DataError(f"{origin}: token ids have dtype {x.dtype}, expected integers such as int64")
     if x.size and (x.min() < 0 or x.max() >= MOST_TOKENS):
         wrong = x.min() if x.min() < 0 else x.max()
-        raise DataError(f"{origin}: token id {wrong}, expected ids from 0 to {MOST_TOKENS - 1}")
+        raise DataError(f"{origin}: found token id {wrong}, expected ids from 0 to {MOST_TOKENS - 1}")
     return x.astype(np.int64, copy=False)
 
 
@@ -91,7 +91,7 @@ def finite_array(
     with np.errstate(over="ignore"):  # infinite values are refused below
         x = x.astype(np.float32)
     if 0 in x.shape[1:]:
-        raise DataError(f"{origin}: shape {x.shape}, expected {least}")
+        raise DataError(f"{origin}: found shape {x.shape}, expected {least}")
     bad = ~np.isfinite(x)
     if bad.any():
         row, column = np.argwhere(bad)[0].tolist()[:2]
@@ -139,7 +139,7 @@ def paired(x: Array, y: LabelArray, origin: str) -> None:
     if len(x) != len(y):
         raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected equal numbers")
     if not len(y):
-        raise DataError(f"{origin}: no samples")
+        raise DataError(f"{origin}: no samples, expected at least one")
 
 
 def check_classes(
@@ -226,7 +226,7 @@ def check_class_list(classes: Any, where: str) -> tuple[str, ...]:
         raise DataError(f"{where}: classes is a {type(classes).__name__}, expected a list of names")
     check_class_names(list(classes), where)
     if len(classes) < 2:
-        raise DataError(f"{where}: {len(classes)} classes, expected two or more")
+        raise DataError(f"{where}: found {len(classes)} class names, expected two or more")
     return tuple(map(str, classes))
 
 

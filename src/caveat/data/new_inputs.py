@@ -194,4 +194,4 @@ def _of_folders(path: Path, preparation: Preparation, silo: SiloId) -> Labeled:
 
 def _no_target(target: str | None, path: Path) -> None:
     if target is not None:
-        raise ConfigurationError(f"target = {target!r}: {path} is not a table", "target")
+        raise ConfigurationError(f"target = {target!r} is for tables only, but {path} is not a table", "target")

@@ -205,5 +205,5 @@ def with_subgroups(pools: Sequence[Pool], subgroups: Mapping[SiloId, Any] | None
 def of_arrays(subgroups: Mapping[SiloId, Any] | None, subgrouping: Subgrouping | None) -> Subgrouping | None:
     """Return the subgrouping of a user's values. Raises ConfigurationError for a subgrouping without values."""
     if subgroups is None and subgrouping is not None:
-        raise ConfigurationError("subgrouping was passed without subgroups, the value of each sample", "subgrouping")
+        raise ConfigurationError("subgrouping was passed without subgroups, the values of the samples", "subgrouping")
     return None if subgroups is None else subgrouping or Subgrouping()

@@ -162,7 +162,8 @@ def from_arrays(
 def _last(x: Array, origin: str) -> Array:
     """Return images (N, C, H, W) as (N, H, W, C)."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise DataError(f"{origin}: shape {x.shape}, expected images N,C,H,W with 1 or 3 channels for channels='first'")
+        found = f"{origin}: found shape {x.shape}"
+        raise DataError(f"{found}, expected images N,C,H,W with 1 or 3 channels for channels='first'")
     return np.moveaxis(x, 1, -1)
 
 
@@ -294,7 +295,7 @@ def _length(dataset: Any, origin: str) -> int:
     except Exception as error:
         raise DataError(f"{origin}: len() of the data set fails ({message_of(error)})") from error
     if not length:
-        raise DataError(f"{origin}: no samples")
+        raise DataError(f"{origin}: no samples, expected at least one")
     return length
 
 

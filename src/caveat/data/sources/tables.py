@@ -227,7 +227,8 @@ def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
             )
     if not lazy:
         needed = FLOAT * sum(map(len, sheets)) * len(sheets[0].columns)
-        check_memory(needed, f"{sheets[0].path}: set data.lazy = true for parquet files; the rows take", "data.lazy")
+        told = f"{sheets[0].path}: set data.lazy = true for parquet files, because the rows take"
+        check_memory(needed, told, "data.lazy")
 
 
 def _coded(texts: Iterable[str], known: tuple[str, ...] = ()) -> tuple[LabelArray, tuple[str, ...]]:

@@ -55,7 +55,7 @@ def column_refusal(
     numbers = rows - sum(present[text] for text in texts)
     if texts and (numbers >= MOSTLY * rows or any(text.startswith(NO_NUMBER) for text in texts)):
         marks = sorted(text.removeprefix(NO_NUMBER) for text in texts)
-        absent = f", set {_missing(reading, marks)} if that means missing" if len("".join(marks)) <= LONGEST else ""
+        absent = f", set {_missing(reading, marks)} if this means missing" if len("".join(marks)) <= LONGEST else ""
         return (
             f"{_place(sheets, name, texts)}, but {numbers} of {rows} values are numbers: {MEND}{absent}, or set "
             f"{_categorical(reading, name)} if the column's numbers are codes"
@@ -73,7 +73,7 @@ def look_like_names(sheets: Sequence[Sheet], name: str, present: Mapping[str, in
     left_out = assignment(f"rename_columns\n{sheets[0].own_name(name)}", False)
     return (
         f"{_place(sheets, name, present)}, one of {len(present)} different texts in {rows} rows, which look like names "
-        f"or free text: remove the column, {left_out}; or, if all data are on one machine and the texts are "
+        f"or free text: remove the column with {left_out}; or, if all data are on one machine and the texts are "
         "categories, name the column in data.categorical (a silo of a federation never sends so many categories)"
     )
 
@@ -100,7 +100,7 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
             return ""
         codes = "" if name in reading.numeric else f", or {_categorical(reading, name)} if its values are codes"
         place = _place(sheets, name, absent)
-        return f"{place}, but other values are numbers: set {_missing(reading, absent)} if that means missing{codes}"
+        return f"{place}, but other values are numbers: set {_missing(reading, absent)} if this means missing{codes}"
     marks = set.intersection(*(set(each.marks) for each in wrong)) if all(each.marks for each in wrong) else set()
     first, place = wrong[0], first_place([wrong[0].sheet], name, wrong[0].others)
     codes = "" if name in reading.numeric else f", or {_categorical(reading, name)} if its values are codes"
@@ -133,7 +133,7 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
     if any(each.mixed for each in wrong):
         out = assignment(f"rename_columns\n{first.sheet.own_name(name)}", False)
         told = f"{place}, but other values are in another format: write all of them in one format"
-        return f"{told}, or remove the column, {out}{codes}"
+        return f"{told}, or remove the column with {out}{codes}"
     return ""
 
 
@@ -146,7 +146,7 @@ def _alternatives(cells: _Cells, name: str, reading: Reading) -> str:
         return ""
     split = f", {assignment('time', name)} to split by time" if not reading.time and form["date"] not in TIMES else ""
     left_out = assignment(f"rename_columns\n{cells.sheet.own_name(name)}", False)
-    return f"{split}, or {left_out} to remove it"
+    return f"{split}, or {left_out} to remove the column"
 
 
 def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, reading: Reading) -> list[str]:
@@ -360,7 +360,7 @@ def spelling_refusal(sheets: Sequence[Sheet], name: str, reading: Reading, texts
         keep = _categorical(reading, name)
     return (
         f"{sheets[0].path}: column {shown(name)} has {said}, which differ only in case, spaces, Unicode form or "
-        f"leading zeros: set {merge} if they are the same, or {keep} to keep both"
+        f"leading zeros: set {merge} if both mean the same, or {keep} to keep both"
     )
 
 

@@ -218,8 +218,7 @@ def _mended(rule: DictionaryColumn, share: float) -> str:
             f"if the unit differs, declare in {OWN} the factor that converts the values to "
             f"{rule.unit or 'the unit of the dictionary'}, {rule.name} = {{ factor = ... }}"
         )
-    missing_there = f'declare in {OWN}, or in the dictionary, that such values are missing, outside = "missing"'
-    return f"correct these values, or {missing_there}"
+    return f'correct these values, or declare them as missing with outside = "missing", in {OWN} or in the dictionary'
 
 
 def _is_outside(rule: DictionaryColumn, text: str, value: float | None) -> bool:
