@@ -197,7 +197,7 @@ def test_what_cannot_be_brought_to_one_shape_is_a_clear_error(tmp_path: Path) ->
         data.load(table, 0)
     with pytest.raises(DataError, match=r"expected one shape for all$"):
         data.from_arrays({"a": (x, y), "b": (x[:, 0], y)}, size=8)
-    with pytest.raises(DataError, match=r"silo 'b': images with 4 channels, expected 1 or 3"):
+    with pytest.raises(DataError, match=r"silo 'b': images have 4 channels, expected 1 or 3"):
         data.from_arrays({"a": (x, y), "b": (np.stack([x] * 4, -1), y)}, channels=3)
     silos = data.from_arrays({"a": (x, y), "b": (x, y)}, size=8)
     with pytest.raises(DataError, match=r"have shape \(6, 6, 2\), expected \(8, 8, 1\)"):

@@ -310,7 +310,9 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
     if "x_val" in arrays:
         for name, val in (("x", arrays["x_val"]), ("y", arrays["y_val"])):
             if val.shape[1:] != arrays[f"{name}_train"].shape[1:]:
-                raise DataError(f"{origin}: samples of {name}_val and {name}_train have different shapes, expected one")
+                raise DataError(
+                    f"{origin}: samples of {name}_val and {name}_train have different shapes, expected one shape"
+                )
         paired(x_train, y_train, f"{origin} (train)")
         paired(arrays["x_val"], arrays["y_val"], f"{origin} (val)")
         x_train = np.concatenate([x_train, arrays["x_val"]])
@@ -354,7 +356,7 @@ def _mapped(path: Path) -> Array:
         expected = (
             f"both x{path.stem[1:]}.npy and y{path.stem[1:]}.npy"
             if path.stem in PARTS
-            else "one because data.groups, data.time or data.event names it"
+            else "an array for data.groups, data.time or data.event"
         )
         raise DataError(f"{path}: no such file, expected {expected}") from None
     except Exception as error:  # numpy raises many types for damaged files and pickled objects

@@ -93,7 +93,7 @@ def common_format(pools: Sequence[Pool], size: int | None, channels: int | None)
         channels = max(found)
     for pool, own in zip(pools, found, strict=True):
         if channels in (1, 3) and own not in (1, 3):
-            raise DataError(f"{pool.origin or pool.domain}: images with {own} channels, expected 1 or 3")
+            raise DataError(f"{pool.origin or pool.domain}: images have {own} channels, expected 1 or 3")
     image_format = ImageFormat(size, channels)
     check_alike(pools, [image_format.shape(pool.x) for pool in pools])
     return image_format
@@ -271,7 +271,7 @@ def image_files(folder: Path) -> list[Path]:
     """Return the images of a folder, by name. Raise DataError for images of other formats or in subfolders."""
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in UNREAD and path.is_file():
-            raise DataError(f"{path}: image format not supported, expected PNG or JPEG; convert or remove it")
+            raise DataError(f"{path}: image format not supported, expected PNG or JPEG; convert or remove the file")
     for inner in _folders(folder):
         if deeper := next((path for path in sorted(inner.rglob("*")) if _is_image(path)), None):
             raise DataError(f"{deeper}: a folder in {folder} contains images, expected them in {folder} itself")
@@ -314,9 +314,9 @@ def _read(path: Path, exif_rotation: bool) -> Array:
             with path.open("rb") as file:
                 header = file.read(25)
             if (image.format == "PNG" and header[24:] == b"\x10") or image.mode[0] in "IF":
-                raise DataError(f"{path} has 16 or 32 bits per channel, expected 8; convert it")
+                raise DataError(f"{path} has 16 or 32 bits per channel, expected 8; convert the image")
             if image.mode not in MODES:
-                raise DataError(f"{path} has the color mode {image.mode}, expected grayscale or RGB; convert it")
+                raise DataError(f"{path} has the color mode {image.mode}, expected grayscale or RGB; convert the image")
             _check_whole(path, image)
             mode = MODES[image.mode]
             turn = UPRIGHT.get(image.getexif().get(ORIENTATION, 1)) if exif_rotation else None
