@@ -119,7 +119,7 @@ def whole_numbers(x: Array) -> bool:
 
 
 def label_array(y: Array, origin: str) -> LabelArray:
-    """Return labels as (N,) int64, not negative."""
+    """Return non-negative labels as (N,) int64."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:

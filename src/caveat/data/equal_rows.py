@@ -11,7 +11,7 @@ from .splits import PROTECTED, Splits, ranks, with_ranks
 LEAST_KEPT = 0.9
 """Minimum fraction of training rows left after grouping equal rows; with less, rows are assumed equal by chance."""
 MOST_EQUAL = 10
-"""Maximum number of equal rows that are kept together. More are a frequent record, not one person's. If one split had
+"""Maximum number of equal rows that are kept together. More equal rows do not belong to one person. If one split had
 all of them, calibration rows would not be drawn like new inputs."""
 APART = (
     "{} rows equal a row of a more protected split and are not moved: either too few rows would be left "

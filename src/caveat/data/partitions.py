@@ -83,7 +83,7 @@ def _dirichlet(labels: Partition, classes: int, silos: int) -> Callable[[np.rand
 
 
 def _pfllib(labels: Partition, counts: LabelArray, silos: int) -> Callable[[np.random.Generator], Shares]:
-    """PFLlib's `separate_data(partition="dir")`: Dirichlet shares among silos still without their even share."""
+    """Draw as PFLlib's `separate_data(partition="dir")`: Dirichlet shares for silos still below their even share."""
     alpha, even = 0.1 if labels.alpha is None else labels.alpha, counts.sum() / silos
 
     def draw(rng: np.random.Generator) -> Shares:
@@ -124,7 +124,7 @@ def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random
 
 
 def _draws(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
-    """FedPN's scheme: all classes once and the remaining draws at random, shuffled and distributed to the silos."""
+    """Draw as FedPN does: all classes once, and other draws at random, shuffled and distributed to the silos."""
     per_silo = 3 if labels.per_silo is None else labels.per_silo
 
     def draw(rng: np.random.Generator) -> Shares:

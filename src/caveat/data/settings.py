@@ -148,9 +148,9 @@ class Normalize:
     """Normalization of images: (pixel / 255 - mean) / std, with constants that never come from test data."""
 
     mean: Annotated[tuple[Annotated[float, Field(ge=-LARGE, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
-    """One per channel, or one for all, on the 0..1 scale."""
+    """One mean per channel, or one for all channels, on the 0..1 scale."""
     std: Annotated[tuple[Annotated[float, Field(ge=1e-6, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
-    """One per channel, or one for all, on the 0..1 scale."""
+    """One standard deviation per channel, or one for all channels, on the 0..1 scale."""
 
 
 @frozen_settings
@@ -313,7 +313,7 @@ class DataSettings:
 
     @property
     def subgrouping(self) -> Subgrouping | None:
-        """How samples are assigned to subgroups; None without subgroups."""
+        """The assignment of samples to subgroups; None without subgroups."""
         if self.subgroups is None:
             return None
         return Subgrouping(self.subgroups, self.subgroup_values, self.subgroup_edges, self.subgroup_quantiles)
@@ -336,7 +336,7 @@ class DataSettings:
 
     @property
     def reading(self) -> Reading:
-        """How to read tables."""
+        """The settings for reading tables."""
         return Reading.of(self)
 
     @property

@@ -50,7 +50,7 @@ def _corners(height: int, width: int, degrees: float) -> list[tuple[Array, Array
 
 
 def apply_shift(x: Array, angle: float, std: float, generator: np.random.Generator) -> Array:
-    """Add noise of this standard deviation to inputs, then rotate them by an angle in degrees; 0 changes nothing."""
+    """Add noise of standard deviation `std` to inputs, then rotate them by an angle in degrees; 0 changes nothing."""
     if std:
         # uint8 images on the 0..255 scale are rounded and clipped.
         noisy: Array = x + std * generator.standard_normal(x.shape, dtype=np.float32)

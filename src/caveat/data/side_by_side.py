@@ -45,7 +45,7 @@ class ColumnAtSilo(NamedTuple):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The silo's name, missing values, and "range" and "median", or "counts", as JSON has them."""
+        """The silo's name, missing values, and "range" and "median", or "counts", as plain values."""
         made: dict[str, Any] = {"name": self.silo, "missing": self.missing}
         if self.quantiles:
             low, _, median, _, high = (float(f"{value:.7g}") for value in self.quantiles)  # they are float32

@@ -36,7 +36,7 @@ ARRAY = "subgroup"
 
 @dataclass(frozen=True)
 class Subgrouping:
-    """How the values of a column become subgroups; by default, each distinct value is a subgroup."""
+    """The rule by which values of a column become subgroups; by default, each distinct value is a subgroup."""
 
     column: str = ARRAY
     values: tuple[str, ...] = ()

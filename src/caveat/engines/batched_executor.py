@@ -51,7 +51,7 @@ class ChunkDone:
     parts: list[ChunkPart] = field(default_factory=list)
     kept: list[KeptState] = field(default_factory=list)
     one_by_one: dict[str, str] = field(default_factory=dict)
-    """Why silos were run one by one although their task should be batched, by `name`."""
+    """The reasons why silos were run one by one although their task should be batched, by `name` of the task."""
 
 
 class BatchedExecutor:

@@ -105,7 +105,7 @@ class FlowerEngine:
     pause: float = 5.0
     """Seconds before silos without a valid reply are asked again."""
     variances: frozenset[str] = VARIANCES
-    """Name parts of tensors that must not be negative."""
+    """Parts of names of tensors whose numbers must not be negative."""
     read: Callable[[str, SiloId, Payload], object] = accept_any
     """Reads a silo's measurements on a split; the silo is excluded if this raises anything."""
     tell: Callable[[str], None] = silent
@@ -123,7 +123,7 @@ class FlowerEngine:
     untrained: frozenset[SiloId] = field(default=frozenset(), init=False)
     """Silos that had joined when training ended, but without any aggregated update."""
     vectorized: dict[str, VectorizedRecord] = field(default_factory=dict, init=False)
-    """Empty: silos are not batched."""
+    """Empty, because silos are not batched."""
 
     @property
     def silos(self) -> Sequence[SiloId]:
@@ -221,7 +221,7 @@ class FlowerEngine:
                 secure.session = None  # the secrets of its slots may be partly known
                 why = legible(f"{work_of(t, address)}: {error}")
                 self.tell(f"no sum: {why}")
-                final = isinstance(error, MasksRemain)  # silos have given their shares, and give none again
+                final = isinstance(error, MasksRemain)  # silos have given their shares, and do not give them again
             if final or time.monotonic() >= end:
                 raise RunError(why)
             time.sleep(min(self.pause, max(0.0, end - time.monotonic())))

@@ -17,7 +17,7 @@ from ..training.modules import on_device
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one intra-op thread, because the order of summation, and so rounding, depends on the number of threads.
+    """Use one intra-op thread, because the order of summation, and therefore rounding, depends on their number.
 
     Other threads of the process wait.
     """

@@ -42,7 +42,7 @@ class ReplyCollector(Protocol):
 
 
 class BufferedReplies:
-    """All replies, for rounds whose aggregation needs each of them."""
+    """All replies of a round whose aggregation needs each of them."""
 
     def __init__(self, cohort: Sequence[SiloId], admission: Admission | None = None) -> None:
         self.groups, self.admission = [sorted(cohort)], admission

@@ -22,7 +22,7 @@ DTYPES = (
 )  # fmt: skip
 """Types for which all operations on updates are defined."""
 VARIANCES = frozenset({"exp_avg_sq", "running_var"})
-"""Name parts of tensors that are means of squares, whose root is taken."""
+"""Parts of names of tensors that are means of squares, whose root is taken."""
 
 Form = tuple[tuple[str, str, str, str], ...]
 """Group, name, shape and type of every tensor, in order."""

@@ -78,8 +78,8 @@ def signed(words: Words, asked: Asked, key: Path) -> Words:
 
 
 def key_and_signature(path: Path, text: bytes) -> tuple[str, str]:
-    """Return the public key of a private key's file, and its signature of a text, hexadecimal. Raises
-    ConfigurationError, naming the file, if it is invalid."""
+    """Return the public key of a private key's file, and the private key's signature of a text, both hexadecimal.
+    Raises ConfigurationError, naming the file, if the file is invalid."""
     private = private_key_in(path)
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return public.decode(), private.sign(text, ec.ECDSA(SHA384())).hex()

@@ -52,7 +52,7 @@ class Engine(Transport, Protocol):
         """Keep everything that the run needs to continue after one of these rounds."""
 
     def end_training(self) -> None:
-        """End training: silos that never took part in it are no longer asked."""
+        """End training: silos that never took part in training are no longer asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class BaseRun:
     folder: Path
     spec: RunSpec
     engine_settings: EngineSettings = field(default_factory=EngineSettings)
-    """Where and how fast the run is computed; does not affect results."""
+    """The place and speed of the computation, which do not affect results."""
     devices: tuple[torch.device, ...] = (CPU,)
     """Devices of client tasks, which workers take in turn; predictions use the first one."""
     reset: tuple[SiloId, ...] = ()

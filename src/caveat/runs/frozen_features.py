@@ -57,7 +57,7 @@ def features_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: to
     """Return the features (N, W) of inputs (N, ...), computed on a device unless cached. Stores them in the cache if
     `keep`. Inputs and features are on the CPU.
 
-    Warns if features cannot be stored: then every process computes them again.
+    Warns if features cannot be stored, because every process then computes them again.
     """
     cache = _cache(encoder, device)
     ids = [each for part in torch.split(x, PART) for each in hashes(part.numpy())]

@@ -284,7 +284,7 @@ class RunSpec:
             return method.init_server(context)
 
     def _warm(self, info: FederationInfo, module: nn.Module, tensors: Tensors) -> nn.Module:
-        """Return the method's module with the weights of another run, of this method's model or of a plain one."""
+        """Return the method's module with the weights of another run, whose model is this method's or a plain one."""
         if fits(module, tensors):
             return initialized(module, tensors)
         _, model = self._models(self.model, info)

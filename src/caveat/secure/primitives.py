@@ -25,7 +25,7 @@ BLOCK = 1 << 17
 
 
 def joined(*parts: object) -> bytes:
-    """Return parts as bytes from which each can be read back, because its length precedes it."""
+    """Return the parts as bytes, each after its length, so that each part can be read again."""
     coded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"".join(len(each).to_bytes(8) + each for each in coded)
 

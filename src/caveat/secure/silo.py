@@ -75,7 +75,7 @@ class SiloSecrets:
     members: list[SiloId] = field(default_factory=list)
     """The silos that mask: those whose shares it has received."""
     held: dict[SiloId, list[str]] = field(default_factory=dict, repr=False)
-    """By silo, the share of its seed followed by that of its key, for each slot."""
+    """For each silo, the share of its seed followed by the share of its key, for each slot."""
     used: list[SlotUse] = field(default_factory=list)
     """The slots in which the silo has sent a masked vector."""
     summed: list[str] = field(default_factory=list)

@@ -91,7 +91,7 @@ class NpySource(Source):
         return DataSource(_npy_pools(silos, settings), given=True)
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        """Read one silo: the folder itself, the only folder in it, or the one with the silo's name."""
+        """Read one silo from the folder itself, the only folder in it, or the folder with the silo's name."""
         (folder,) = self.paths()
         if not (folder / "x.npy").exists():
             folder = the_one_of({path.name: path for path in _npy_folders(folder)}, silo, str(folder))

@@ -49,7 +49,7 @@ def number(text: str, decimal: str = ".", thousands: str = "") -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class CellFormat:
-    """How the cells of a column are written in a file."""
+    """The format in which the cells of a column are written in a file."""
 
     decimal: str = "."
     thousands: str = ""

@@ -306,7 +306,7 @@ def _is_number_or_date(text: str) -> bool:
 
 def label_refusal(sheets: Sequence[Sheet], reading: Reading) -> str:
     """Return why the target cannot have classes: more than 20 different numbers, unless data.predict or data.classes
-    declares them as classes, or more labels than half the rows; "" if it can."""
+    declares them as classes, or more labels than half the rows. Returns "" if the target can have classes."""
     target = reading.target or ""
     labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
     rows = sum(map(len, sheets))

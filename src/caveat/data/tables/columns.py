@@ -55,11 +55,11 @@ class ColumnContent:
     deviation: float | None = None
     """Population standard deviation of its numbers."""
     categories: tuple[str, ...] | None = None
-    """Its texts in the order of their codes."""
+    """The texts of the column in the order of their codes; None for other columns."""
     remark: str = ""
     """A remark if its interpretation is unusual."""
     refused: str = ""
-    """The reason why it is refused, with file, line, cell and remedy; "" if it is not refused."""
+    """The reason why the column is refused, with file, line, cell and remedy; "" if it is not refused."""
 
     @property
     def column(self) -> TableColumn:

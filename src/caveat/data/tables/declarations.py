@@ -73,9 +73,9 @@ class OwnColumn:
     """The name and the format of a column in a silo's own file."""
 
     own: Name
-    """Its name in the file."""
+    """The column's name in the file."""
     name: str = ""
-    """Its name at all silos; empty if the column is removed."""
+    """The column's name at all silos; empty if the column is removed."""
     unit: str = ""
     """The unit of its numbers in the file, which may be written in the cells ("68 kg", "€ 5"); it must equal the
     dictionary's unit unless there is a factor."""

@@ -180,7 +180,7 @@ class Checked(NamedTuple):
     notes: tuple[str, ...]
     """(N,) notes."""
     unlike: tuple[UnlikeColumn, ...]
-    """Columns in which all rows together are unlike the silo's own."""
+    """Columns in which all rows together are unlike the silo's own rows."""
 
 
 @dataclass(frozen=True)

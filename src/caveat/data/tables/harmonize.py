@@ -13,9 +13,9 @@ from .files import ChangedSheet, Sheet, missing
 from .reading_settings import CsvFormat
 
 OWN = "[data.rename_columns] of silo.toml or of a configuration"
-"""Where names, units and values of a silo's columns are declared."""
+"""The place where names, units and values of a silo's columns are declared."""
 LABELS = "[data.label_codes] of silo.toml or of a configuration"
-"""Where label codes are declared."""
+"""The place where label codes are declared."""
 AS_TRAINED = "a model reads rows as declared when it was trained"
 MOSTLY_OUTSIDE = 0.5
 """Minimum fraction of out-of-range values for which a different unit is assumed."""

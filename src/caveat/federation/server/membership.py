@@ -61,7 +61,7 @@ class FixedMembership:
 
     @property
     def late(self) -> Sequence[SiloId]:
-        """Empty: all silos are present before the first round."""
+        """Empty, because all silos are present before the first round."""
         return ()
 
     def close(self) -> None:

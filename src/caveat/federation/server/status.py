@@ -14,13 +14,13 @@ from .log import FAILED, check_free, lock_of, log_of
 LAST = 12
 """Number of last messages to show."""
 ROUND = re.compile(r" round +(\d+)/(\d+) ")
-"""The message after a round is aggregated."""
+"""The pattern of the message after a round is aggregated."""
 NODE = re.compile(r"^\S+ \S+ node (\d+) is silo (.+)$")
-"""The message when a silo connects, or uses another node."""
+"""The pattern of the message when a silo connects, or uses another node."""
 LATE = re.compile(rf" (silo \S+ {NO_PART}, .*)$")
-"""The message for a silo that joins after training."""
+"""The pattern of the message for a silo that joins after training."""
 BACK = re.compile(r" was rolled back to round (\d+):")
-"""The message after a run was rolled back."""
+"""The pattern of the message after a run was rolled back."""
 
 
 def status_of(folder: Path) -> list[str]:

@@ -60,7 +60,7 @@ class SiloSide:
 
     file: SiloFile
     key: Path | None = None
-    """Its private key, if it has one."""
+    """The file of the silo's private key, if it has one."""
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
         """Return the description of the silo's data for the agreement (see `data.shared_schema.DataSchema`)."""

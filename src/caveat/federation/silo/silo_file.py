@@ -190,7 +190,7 @@ class _Left:
     updates: list[tuple[str, float]]
     """Federation and noise multiplier of each training update."""
     answers: Counter[Answer]
-    """How often each other answer was sent."""
+    """The number of times that each other answer was sent."""
 
     @property
     def repeated(self) -> int:

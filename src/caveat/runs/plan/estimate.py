@@ -60,7 +60,7 @@ class PhaseCost:
     silos: int
     """Silos that take part in a round."""
     steps: Steps | None
-    """None without training."""
+    """Optimizer steps; None without training."""
     bytes_down: int
     """Bytes to one silo."""
     bytes_up: int

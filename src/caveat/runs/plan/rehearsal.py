@@ -65,7 +65,7 @@ class Rehearsed:
 
     phase: Phase
     first: Bytes
-    """Bytes of its first round."""
+    """Bytes of the phase's first round."""
     message: Bytes
     """Bytes of all other rounds."""
     seconds: float
