@@ -278,7 +278,7 @@ class Board:
         )  # fmt: skip
 
     def flags(self, at: Mapping[CellPlace, CellFigures]) -> Iterable[str]:
-        """Yield the problems of a row that are significant at 5 %."""
+        """Yield the problems of a row; all except a collapse are significant at 5 %."""
         figures = [each for place, each in at.items() if self.cells[place].failed is None]
         rates = np.array([each.alarms.get("own", 0.0) for each in figures])
         if len(rates) > 1 and rates.mean() - 1.645 * rates.std(ddof=1) / math.sqrt(len(rates)) > RATE:
@@ -362,8 +362,8 @@ class Board:
         for left_out in self.federations if len(self.federations) > 1 else ():
             again = self._chosen([f for f in self.federations if f != left_out])
             if again != chosen:
-                return self.settings.reference, f"{chosen} is not chosen without {left_out}, but {again}"
-        return chosen, "chosen again whichever federation is left out"
+                return self.settings.reference, f"without {left_out}, {again} would be chosen instead of {chosen}"
+        return chosen, "also chosen if any one federation is left out"
 
     def _chosen(self, federations: Sequence[str]) -> str:
         """Return the cheapest row that is better than the reference, or as good and cheaper, on these federations."""

@@ -27,18 +27,18 @@ class Shown(NamedTuple):
 
 
 COLUMNS = (
-    Shown("accuracy", "accuracy", "points more than a silo's training alone", True),
-    Shown("nll", "NLL", "percent better than the reference", True),
-    Shown("augrc", "AUGRC", "percent better than the reference", True),
-    Shown("new", "new classes", "percent of inputs of new classes with an alarm", digits=0),
-    Shown("far", "far inputs", "percent of inputs with strong noise or of other data with an alarm", digits=0),
-    Shown("time", "time", "times the reference's seconds of training and predictions"),
+    Shown("accuracy", "accuracy", "percentage points above training alone at each silo", True),
+    Shown("nll", "NLL", "improvement over the reference in percent", True),
+    Shown("augrc", "AUGRC", "improvement over the reference in percent", True),
+    Shown("new", "new classes", "percent of inputs of new classes that raise an alarm", digits=0),
+    Shown("far", "far inputs", "percent of inputs with strong noise or from other data that raise an alarm", digits=0),
+    Shown("time", "time", "time of training and predictions, as a multiple of the reference's"),
 )
 FOLDED = (
-    Shown("traffic", "traffic", "times the reference's bytes, evaluations apart"),
-    Shown("own", "own inputs", "percent of the silos' own test inputs with an alarm"),
-    Shown("near", "near inputs", "percent of inputs of known classes under a shift with an alarm", digits=0),
-    Shown("error_auroc", "AUROC of errors", "percent, mean over silos", digits=0),
+    Shown("traffic", "traffic", "bytes without those of evaluations, as a multiple of the reference's"),
+    Shown("own", "own inputs", "percent of the silos' own test inputs that raise an alarm"),
+    Shown("near", "near inputs", "percent of shifted inputs of known classes that raise an alarm", digits=0),
+    Shown("error_auroc", "AUROC of errors", "in percent, as a mean over silos", digits=0),
 )
 
 
@@ -102,16 +102,17 @@ def contrast_cells(each: Decided) -> tuple[str, ...]:
 
 CONTRAST_HEADS = ("contrast", "rows", "figure", "percent better", "p", "verdict")
 NOTE = (
-    "Means over federations; intervals at 95 % from a bootstrap over federations and, within them, seeds. Won / lost / "
-    "undecided: federations on which an interval over seeds and test inputs is on one side of 0. Flags are beyond "
-    "chance at 5 %: false alarms above 5 %, calibration error, broken guarantees (errors among answered inputs above "
-    f"{RISK:.0%}), accuracy not above the majority's."
+    "Numbers are means over federations, with 95 % intervals from a bootstrap over federations and, within them, "
+    "seeds. Won / lost / undecided: numbers of federations on which the interval of the difference over seeds and test "
+    "inputs is above 0, is below 0, or contains 0. Flags are problems that chance does not explain (at 5 %): false alarms "
+    f"above 5 %, calibration errors, and broken guarantees (errors among answered inputs above {RISK:.0%}). A row is "
+    "also flagged as collapsed if its accuracy is not above the majority's."
 )
 RULE = (
-    "The rule for defaults: the cheapest row, not a trivial one, that is better than the reference in NLL and AUGRC "
-    f"(both intervals above 0), or cheaper than it and as good (both above {minus(f'{-EQUAL:g}')} %), that loses no "
-    f"federation by more than {MOST_LOST:g} %, and that is chosen again when any one federation is left out; otherwise "
-    "the reference."
+    "The rule for defaults chooses the cheapest row, except for trivial ones, that is better than the reference in "
+    f"NLL and AUGRC (both intervals are above 0), or cheaper and as good (both are above {minus(f'{-EQUAL:g}')} %). "
+    f"The row must lose at most {MOST_LOST:g} % on any federation, and be chosen again if any one federation is left "
+    "out. Without such a row, the rule chooses the reference."
 )
 
 
@@ -134,9 +135,9 @@ def markdown(board: Board, command: str) -> str:
 
 
 CONTRASTS = (
-    "Contrasts were fixed before the run: the exact sign-flip test over federations, Holm's correction over all "
-    "contrasts, and intervals that hold for all contrasts together. With n federations the smallest p-value is 2 to "
-    "the power 1 - n, so few federations decide few contrasts, and fewer than six none."
+    "Contrasts were fixed before the run. p-values are from the exact sign-flip test over federations, with Holm's "
+    "correction over all contrasts, and intervals hold for all contrasts together. With n federations, the smallest "
+    "p-value is 2 to the power 1 - n, so few federations can decide few contrasts, and fewer than six can decide none."
 )
 
 
