@@ -104,9 +104,9 @@ CONTRAST_HEADS = ("contrast", "rows", "figure", "percent better", "p", "verdict"
 NOTE = (
     "Numbers are means over federations, with 95 % intervals from a bootstrap over federations and, within them, "
     "seeds. Won / lost / undecided: numbers of federations on which the interval of the difference over seeds and test "
-    "inputs is above 0, is below 0, or contains 0. Flags are problems that chance does not explain (at 5 %): false alarms "
-    f"above 5 %, calibration errors, and broken guarantees (errors among answered inputs above {RISK:.0%}). A row is "
-    "also flagged as collapsed if its accuracy is not above the majority's."
+    "inputs is above 0, is below 0, or contains 0. Flags are problems that chance does not explain (at 5 %): false "
+    "alarms above 5 %, calibration errors, and broken guarantees (errors among answered inputs above "
+    f"{RISK:.0%}). A row is also flagged as collapsed if its accuracy is not above the majority's."
 )
 RULE = (
     "The rule for defaults chooses the cheapest row, except for trivial ones, that is better than the reference in "
