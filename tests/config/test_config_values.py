@@ -111,7 +111,7 @@ def test_deep_nesting_is_one_line() -> None:
 
 @pytest.mark.parametrize("setting", ["data.source=\udcff", "training.\udcff=1"])
 def test_bytes_that_are_no_text_are_refused(setting: str) -> None:
-    assert told(setting).endswith("expected text in UTF-8")
+    assert told(setting).endswith("expected a text in UTF-8")
 
 
 def test_a_seed_of_thousands_of_digits_is_one_short_line() -> None:

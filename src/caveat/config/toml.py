@@ -21,16 +21,16 @@ from ..methods import METHODS
 from .settings import Config, MethodSettings, method_class
 
 OVERRIDE = re.compile(r"""((?:[\w-]+\.)*"[^"]+"(?:\.(?:[\w-]+|"[^"]+"))*)\s*=""")
-"""The key of an override with quoted names."""
+"""The key of an override in which parts of the key are quoted."""
 PART = re.compile(r"""[\w-]+|"[^"]+\"""")
 FRACTION = re.compile(r"=\s*(\d[\d.]*\s*/\s*\d[\d.]*)")
 DEEPEST = 10
-"""Maximum nesting of a value; no setting is nested deeper than five."""
+"""Maximum depth of a nested key. No setting is nested deeper than five levels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfigText:
-    """The text and values of a configuration, to locate problems."""
+    """The text and the values of a configuration, with which problems are located."""
 
     file: str
     text: str
@@ -54,7 +54,7 @@ class ConfigText:
 
 
 def _of_lists(problems: list[Problem]) -> Iterator[Problem]:
-    """Yield the problems, but only the first one in each list, because the others are usually of the same kind."""
+    """Yield the problems, but of those in the same list only the first, because the others are usually similar."""
     first: dict[KeyPath, Problem] = {}
     for problem in problems:
         if problem.path and isinstance(problem.path[-1], int):
@@ -66,10 +66,10 @@ def _of_lists(problems: list[Problem]) -> Iterator[Problem]:
 
 
 def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
-    """Parse a file with overrides; `called` names it in messages. Raises ConfigurationError if the file or an override
-    is not TOML, or has values that no key takes."""
+    """Parse a file with overrides; `called` names the file in messages. Raises ConfigurationError if the file or an
+    override is not TOML, or contains values that no key accepts."""
     if file.exists() and not file.is_file():  # reading a pipe could block
-        raise ConfigurationError(f"{called}: a folder, a pipe or a device, expected a file")
+        raise ConfigurationError(f"{called} is a folder, a pipe or a device, expected a TOML file")
     try:
         return parse(file.read_text(encoding="utf-8-sig"), called, sets)
     except (OSError, UnicodeDecodeError) as error:
@@ -77,8 +77,8 @@ def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
 
 
 def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
-    """Parse a TOML text with overrides; `called` names it in messages. Raises ConfigurationError if the text or an
-    override is not TOML, or has values that no key takes."""
+    """Parse a TOML text with overrides; `called` names the text in messages. Raises ConfigurationError if the text or
+    an override is not TOML, or contains values that no key accepts."""
     source = ConfigText(called, text, toml_of(text, called), dict(leaf for item in sets for leaf in _override(item)))
     given: list[tuple[KeyPath, Any]] = [((), source.table), *source.overrides.items()]
     if problems := [problem for path, value in given for problem in _senseless(value, path)]:
@@ -97,21 +97,21 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigurationError(f"{where}: cannot be read as TOML: nested too deeply") from None
     except ValueError:  # Python's limit
-        raise ConfigurationError(f"{where}: cannot be read as TOML: a number with more than 4,300 digits") from None
+        raise ConfigurationError(f"{where}: cannot be read as TOML: a number has more than 4,300 digits") from None
     return table
 
 
 def senseless(value: Any) -> str:
-    """Return why no key takes a number, or ""."""
+    """Return why no key accepts a number, or "" if a key may accept it."""
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return "must be a 64-bit number, as in TOML"
+        return "must be a 64-bit integer, as in TOML"
     return ""
 
 
 def _senseless(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
-    """Yield the values, at any depth, that no key takes."""
+    """Yield a problem for each value, at any depth, that no key accepts."""
     left: list[tuple[KeyPath, Any]] = [(path, value)]
     while left:
         path, value = left.pop()
@@ -129,11 +129,11 @@ def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
     try:
         item.encode()
     except UnicodeEncodeError:
-        raise ConfigurationError(f"--set {short_repr(item)}: expected text in UTF-8") from None
+        raise ConfigurationError(f"--set {short_repr(item)}: expected a text in UTF-8") from None
     found = OVERRIDE.match(item)
     key, equals, text = (found[1], "=", item[found.end() :]) if found else item.partition("=")
     path = tuple(part.strip() for part in key.split("."))
-    if found:  # names with a dot or a space are quoted
+    if found:  # quoted parts of the key may contain dots and spaces
         path = tuple(part[1:-1] if part.startswith('"') else part for part in PART.findall(key))
     if not equals or not all(path):
         raise ConfigurationError(f"--set {cut(item, 100)}: expected SECTION.KEY=VALUE, for instance training.lr=0.01")
@@ -151,11 +151,13 @@ def _value(item: str, text: str) -> Any:
             raise ConfigurationError(told) from None
         return text
     except ValueError:
-        raise ConfigurationError(f"--set {cut(item, 100)}: a number with more than 4,300 digits") from None
+        raise ConfigurationError(
+            f"--set {cut(item, 100)}: the value has a number with more than 4,300 digits"
+        ) from None
 
 
 def _of_fraction(text: str) -> str:
-    """Return the end of a message about a fraction, which is not TOML, or ""."""
+    """Return the end of a message if the text contains a fraction, which is not TOML; otherwise ""."""
     found = FRACTION.search(text)
     return f"; {found[1]} is a fraction, expected a number such as 0.0113" if found else ""
 
@@ -171,7 +173,8 @@ def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def line_of(text: str, path: KeyPath) -> int | None:
-    """Return the line of a TOML text that sets a key, or of the closest section around it; None if there is neither."""
+    """Return the number of the line in a TOML text that sets a key, or that begins the innermost section around the key;
+    None if there is no such line."""
     section: KeyPath = ()
     found: KeyPath = ()
     number = None
@@ -192,14 +195,14 @@ def _parts(key: str) -> KeyPath:
 
 
 def _inline(settings: Any) -> str:
-    """Return settings as an inline table with their name and the values that differ from defaults."""
+    """Return settings as an inline table, with their name and the values that differ from defaults."""
     given = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)
              if field.name == "name" or getattr(settings, field.name) != field.default}  # fmt: skip
     return "{" + ", ".join(f"{key} = {toml(value)}" for key, value in given.items()) + "}"
 
 
 def toml(value: Any) -> str:
-    """Return a value as one line of TOML, or its repr if that is impossible."""
+    """Return a value as one line of TOML, or its repr if TOML cannot represent it in one line."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
         return repr(value)
     if isinstance(value, tuple) and value and all(dataclasses.is_dataclass(item) for item in value):
@@ -212,7 +215,7 @@ def toml(value: Any) -> str:
 
 
 def dump(config: Config) -> str:
-    """Return the complete configuration as commented TOML; `load` reads an equal one from it."""
+    """Return the complete configuration as TOML with comments, from which `load` reads an equal configuration."""
     top = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     sections = {key: value for key, value in top.items() if dataclasses.is_dataclass(value)}
     lines = ["# All settings of a run. Keys that are commented out are not set."]
@@ -223,7 +226,7 @@ def dump(config: Config) -> str:
 
 
 def dump_dictionary(columns: Sequence[DictionaryColumn]) -> str:
-    """Return a data dictionary as a file; `read_dictionary` reads equal columns from it."""
+    """Return the text of a file with a data dictionary, from which `read_dictionary` reads equal columns."""
     lines = ["# The columns of all silos' tables. A silo's own copy is `data.dictionary` in its silo.toml."]
     for column in columns:
         lines += ["", f"[{tomlkit.key(column.name).as_string()}]"]
@@ -260,7 +263,7 @@ def entries(cls: type, values: Mapping[str, Any]) -> list[Entry]:
 
 
 def _choices(annotation: Any, text: str) -> str:
-    """Return the values to choose from, unless the help text lists them all."""
+    """Return a sentence with the values to choose from; "" if the help text lists all of them."""
     options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     words = [str(word) for option in options if get_origin(option) is Literal for word in get_args(option)]
     return f" One of: {', '.join(words)}." if len(words) > 1 and not all(word in text for word in words) else ""
