@@ -173,7 +173,7 @@ def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def line_of(text: str, path: KeyPath) -> int | None:
-    """Return the number of the line in a TOML text that sets a key, or that begins the innermost section around the key;
+    """Return the number of the line in a TOML text that sets a key, or that begins the innermost section around it;
     None if there is no such line."""
     section: KeyPath = ()
     found: KeyPath = ()
