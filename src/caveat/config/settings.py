@@ -96,7 +96,7 @@ class Evaluation:
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
     """Number of rounds between evaluations."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
-    """Splits to evaluate: validation, test or both. No decision ever depends on test."""
+    """Splits to evaluate: validation, test or both. No decision depends on the test split."""
     n_silos: Annotated[int, Field(ge=1)] | None = None
     """Number of silos that are evaluated, always the same ones (all by default)."""
     early_stopping_patience: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
