@@ -106,7 +106,7 @@ def test_frames_of_polars_are_prepared_as_those_of_pandas() -> None:
     ask = run.predictor("north")
     assert torch.equal(ask(frames["north"]).probs, ask(pandas["north"]).probs)
     with pytest.raises(
-        DataError, match="silo 'a': found a Table, expected a name and a data frame of pandas or polars"
+        DataError, match="silo 'a': found a value of type Table, expected a name and a data frame of pandas or polars"
     ):
         caveat.data.from_frames({"a": pytest.importorskip("pyarrow").table({"x": [1]})}, target="x")
 
@@ -142,7 +142,7 @@ def test_declarations_are_those_of_a_configuration() -> None:
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    (lambda frame: 3, "silo 'b': found a int, expected a name and a data frame of pandas or polars"),
+    (lambda frame: 3, "silo 'b': found a value of type int, expected a name and a data frame of pandas or polars"),
     (lambda frame: frame.drop(columns="age"), "differ in columns .*: set .*age = false to leave the columns out"),
     (lambda frame: frame.head(0), "silo b: no rows"),
     (lambda frame: frame.assign(age=[[1]] * len(frame)), "'age' has values such as '\\[1\\]'.*remove the column"),

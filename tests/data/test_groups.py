@@ -164,7 +164,7 @@ def test_the_rarest_label_of_a_group_is_its_stratum() -> None:
         ({"a": [1, 2]}, r"silo 'a': groups with shape \(2,\), expected \(240,\), one value per sample"),
         ({"a": [math.nan] + 239 * [1.0]}, r"silo 'a': sample 0 has no value in groups"),
         ({"a": 240 * [7]}, r"silo 'a': 1 groups in 240 samples, expected at least 4, one for each split"),
-        ([1], r"groups is a list, expected a mapping"),
+        ([1], r"groups has type list, expected a mapping"),
     ],
 )
 def test_groups_that_do_not_fit_are_refused(values: object, told: str) -> None:

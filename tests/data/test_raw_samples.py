@@ -310,7 +310,7 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("silos", "settings", "words"),
     [
-        ([Items(FEATURES)], {}, "silos is a list, expected a mapping from names to data sets"),
+        ([Items(FEATURES)], {}, "silos has type list, expected a mapping from names to data sets"),
         ({"a": iter([1])}, {}, "silo 'a': found a list_iterator, expected a data set with a length and items"),
         ({3: Items(FEATURES)}, {}, "silo 3: expected a string"),
         ({"a": Items(FEATURES[:0])}, {}, "silo 'a': no samples"),
@@ -324,7 +324,7 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
             {},
             "inputs have shape (5,) and dtype float32, but test inputs have shape (3,)",
         ),
-        ({"a": [1, 2]}, {}, "silo 'a', item 0: found a int, expected (x, y)"),
+        ({"a": [1, 2]}, {}, "silo 'a', item 0: found a value of type int, expected (x, y)"),
         ({"a": Items(FEATURES, names=("u", "v"))}, {}, "found a mapping with keys u, v; set columns=(INPUT, LABEL)"),
         ({"a": Items(FEATURES, names=("u", "v"))}, {"columns": ("u", "w")}, "['u', 'v'], expected columns 'u' and 'w'"),
         ({"a": Items(FEATURES.half())}, {}, "item 0: x has shape (5,) and dtype float16; expected float32"),

@@ -52,11 +52,11 @@ def test_rows_that_are_tensors_are_an_array() -> None:
 @pytest.mark.parametrize(
     ("silos", "classes", "words"),
     [
-        ([(X, Y)], None, "silos is a list, expected a mapping from names to arrays"),
-        ({"a": {"x": X, "y": Y}}, None, "silo 'a': found a dict, expected (x, y)"),
+        ([(X, Y)], None, "silos has type list, expected a mapping from names to arrays"),
+        ({"a": {"x": X, "y": Y}}, None, "silo 'a': found a value of type dict, expected (x, y)"),
         ({"a": (X, Y * 0), "b": (X + 1, Y * 0)}, None, "all labels of all silos are '0', expected two classes"),
         ({"a": (X, Y * 0)}, ["one"], "1 class names, expected two or more"),
-        ({"a": (X, Y)}, "ab", "classes is a str, expected a list of names"),
+        ({"a": (X, Y)}, "ab", "classes has type str, expected a list of names"),
     ],
 )
 def test_silos_and_classes(silos: Any, classes: Any, words: str) -> None:
@@ -79,7 +79,7 @@ def silo(name: str, x: Any = None, y: Any = None) -> Silo:
     ("x", "y", "words"),
     [
         (None, torch.from_numpy(Y).float(), "y has dtype float32, expected int64 class indices; use y.long()"),
-        (X, Y, "x is a ndarray, expected a torch.Tensor; use torch.from_numpy"),
+        (X, Y, "x has type ndarray, expected a torch.Tensor; use torch.from_numpy"),
         (None, torch.from_numpy(Y) + 1, "label 2 is outside the 2 classes 0..1"),
         (None, torch.from_numpy(Y) - 1, "label -1 is outside the 2 classes 0..1"),
         (None, torch.from_numpy(Y)[:, None], "x has shape (20, 5) and y has shape (20, 1), expected (N, ...) and (N,)"),

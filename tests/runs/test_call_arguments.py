@@ -106,7 +106,7 @@ def test_a_method_is_an_object(silos: Silos, method: Any) -> None:
 
 
 def test_silos_are_silos() -> None:
-    with pytest.raises(ConfigurationError, match="silos is a dict, expected Silos"):
+    with pytest.raises(ConfigurationError, match="silos has type dict, expected Silos"):
         caveat.run({"a": 1}, caveat.FedAvg())  # type: ignore[arg-type]
     with pytest.raises(DataError, match="silo 1: expected a string as the name"):
         caveat.data.from_arrays({1: (np.zeros((9, 2)), np.zeros(9, int))})  # type: ignore[dict-item]
@@ -279,7 +279,7 @@ def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda silos: caveat.run(silos, caveat.FedAvg(), out=3, **SMALL), "out is a int, expected a path"),
+        (lambda silos: caveat.run(silos, caveat.FedAvg(), out=3, **SMALL), "out has type int, expected a path"),
         (lambda silos: caveat.run(silos, caveat.FedAvg(), out="x" * 300, **SMALL), "File name too long"),
         (lambda silos: caveat.run(silos, caveat.FML(), personal=3, **SMALL), "personal = 3: expected a list of"),
         (
@@ -297,7 +297,7 @@ def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.
         ),
         (lambda silos: caveat.run(silos, caveat.FedAvg(), **SMALL | {"rounds": 10**30}), "must be at most 1000000"),
         (lambda silos: caveat.run(silos, caveat.FedAvg(), **SMALL | {"workers": 10**9}), "must be at most 1024"),
-        (lambda silos: caveat.load(None), "folder is a NoneType, expected a path"),
+        (lambda silos: caveat.load(None), "folder has type NoneType, expected a path"),
         (lambda silos: caveat.load("x" * 5000), "File name too long"),
         (lambda silos: caveat.load("gone"), "gone: no such folder"),
         (lambda silos: caveat.audit(silos, caveat.FedAvg(), seeds=3), "seeds = 3: expected a list"),
@@ -310,7 +310,7 @@ def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.
             lambda silos: caveat.audit(silos, caveat.FedAvg(), fractions=[float("nan"), 1]),
             "fractions: nan is not a fraction",
         ),
-        (lambda silos: caveat.audit(silos, caveat.FedAvg(), out=3), "out is a int, expected a path"),
+        (lambda silos: caveat.audit(silos, caveat.FedAvg(), out=3), "out has type int, expected a path"),
     ],
 )
 def test_arguments_of_another_type_are_one_line(call: Callable[[Silos], object], told: str, silos: Silos) -> None:

@@ -38,9 +38,15 @@ def test_figures_are_those_of_the_summary_where_it_has_them(run: caveat.Run) -> 
         ({}, "expected a mapping"),
         ({" ": len}, "name ' ', expected text"),
         ({3: len}, "name 3, expected text"),
-        ({"a": 0.5}, r"metrics\['a'\] is a float, expected a function"),
-        ({"a": lambda p, y: None}, r"metrics\['a'\] returned a NoneType at silo 'silo-0', expected a number"),
-        ({"a": lambda p, y: p.probs}, r"metrics\['a'\] returned a Tensor at silo 'silo-0', expected a number"),
+        ({"a": 0.5}, r"metrics\['a'\] has type float, expected a function"),
+        (
+            {"a": lambda p, y: None},
+            r"metrics\['a'\] returned a value of type NoneType at silo 'silo-0', expected a number",
+        ),
+        (
+            {"a": lambda p, y: p.probs},
+            r"metrics\['a'\] returned a value of type Tensor at silo 'silo-0', expected a number",
+        ),
         ({"a": lambda p, y: torch.tensor(float("nan"))}, "returned nan at silo 'silo-0', expected a finite number"),
     ],
 )

@@ -86,8 +86,8 @@ def test_they_stand_beside_accuracy_for_silos_mean_and_worst(silos: data.Silos, 
     ("metric", "words"),
     [
         (lambda y, p: 1 / 0, r"silo 'silo-0' .* metric 'mine' fails: .*ZeroDivisionError: division by zero"),
-        (lambda y, p: None, "silo 'silo-0' .* metric 'mine' returned a NoneType, expected a number"),
-        (lambda y, p: p, "silo 'silo-0' .* metric 'mine' returned a ndarray, expected a number"),
+        (lambda y, p: None, "silo 'silo-0' .* metric 'mine' returned a value of type NoneType, expected a number"),
+        (lambda y, p: p, "silo 'silo-0' .* metric 'mine' returned a value of type ndarray, expected a number"),
         (lambda y, p: np.inf, "silo 'silo-0' .* metric 'mine' returned inf, expected a finite number, or NaN"),
     ],
 )
@@ -103,7 +103,7 @@ def test_what_is_no_figure_is_one_error_with_metric_and_silo(silos: data.Silos, 
         ([len], "expected a mapping from names to functions"),
         ({"a/b": len}, "name 'a/b', expected text of 1 to 60 printable characters without /"),
         ({"accuracy": len}, "'accuracy' is a built-in metric"),
-        ({"a": 0.5}, r"metrics\['a'\] is a float, expected a function"),
+        ({"a": 0.5}, r"metrics\['a'\] has type float, expected a function"),
     ],
 )
 def test_what_is_no_metric_is_refused_before_anything_runs(silos: data.Silos, metrics: Any, words: str) -> None:

@@ -249,7 +249,8 @@ class _Escaped:
 
 
 def write_file(text: str, path: Path, option: str) -> None:
-    """Write a text to the path given by an option. Raises ConfigurationError, which names both, if writing fails."""
+    """Write a text to the path given by an option. Raises ConfigurationError, which names the option and the path, if
+    writing fails."""
     from ..core import ConfigurationError
 
     try:

@@ -1,4 +1,5 @@
-"""Configurations: from TOML and `--set` to a frozen `Config`, or to a report of all problems, and back to TOML.
+"""Configurations, which are read from TOML and `--set` as a frozen `Config`, or else as a report of all problems, and
+written as TOML.
 
 Each key is declared only once, as a field of a dataclass, with its default and a docstring as help text.
 """

@@ -230,8 +230,8 @@ def _checked(table: Table, source: ConfigText) -> Config:
 
 
 def _as_written(path: KeyPath, table: Any) -> KeyPath:
-    """Return the path of a key as written in the file: below [data], with names instead of the positions in lists of
-    `as_lists`."""
+    """Return the path of a key as it is written in the file. Below [data], positions in the lists that `as_lists` made
+    are replaced by names."""
     found = list[str | int]()
     for part in path:
         inner = dict(enumerate(table)) if isinstance(table, list) else table

@@ -177,8 +177,8 @@ class Quantity:
 class Times(Quantity):
     """A time to an event, as a distribution over C ordered bars. The last bar is after all events of the training data.
 
-    Observed times (N,) are float64, at least 0, and negative if they are censored (-0.0 is censored at 0). The label of
-    an event is its bar; the label of a censored time is its bar plus C.
+    Observed times (N,) are float64. Times of events are not negative, and censored times have a negative sign (-0.0 is
+    censored at 0). The label of an event is its bar; the label of a censored time is its bar plus C.
     """
 
     predicts: ClassVar[str] = "time"

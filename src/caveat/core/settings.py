@@ -111,7 +111,7 @@ def check_seed(seed: object, called: str = "seed") -> None:
 def check_type(value: object, kind: type | tuple[type, ...], called: str, expected: str) -> None:
     """Raise ConfigurationError for an argument of the wrong type; `expected` describes the type in words."""
     if not isinstance(value, kind):
-        raise ConfigurationError(f"{called} is a {type(value).__name__}, expected {expected}", called)
+        raise ConfigurationError(f"{called} has type {type(value).__name__}, expected {expected}", called)
 
 
 def path_of(path: object, called: str) -> Path:

@@ -198,7 +198,7 @@ def check_tensor(value: object, where: str) -> None:
         return
     if not isinstance(value, Tensor):
         how = "; use torch.from_numpy" if isinstance(value, np.ndarray) else ""
-        raise DataError(f"{where} is a {type(value).__name__}, expected a torch.Tensor{how}")
+        raise DataError(f"{where} has type {type(value).__name__}, expected a torch.Tensor{how}")
     if value.requires_grad:
         raise DataError(f"{where} requires a gradient, expected data; use tensor.detach()")
     if value.layout != torch.strided:
@@ -223,7 +223,7 @@ def check_numbers(x: Tensor, where: str) -> None:
 def check_class_list(classes: Any, where: str) -> tuple[str, ...]:
     """Return class names as a tuple. Raise DataError unless they are a list of two or more different names."""
     if isinstance(classes, str) or not isinstance(classes, (Sequence, np.ndarray)):
-        raise DataError(f"{where}: classes is a {type(classes).__name__}, expected a list of names")
+        raise DataError(f"{where}: classes has type {type(classes).__name__}, expected a list of names")
     check_class_names(list(classes), where)
     if len(classes) < 2:
         raise DataError(f"{where}: found {len(classes)} class names, expected two or more")

@@ -43,7 +43,7 @@ def with_streams(
     if per_silo is not None and not per_silo >= 1:
         raise ConfigurationError(f"per_silo = {per_silo}, expected at least 1")
     if ood_global is not None and not hasattr(ood_global, "__len__"):
-        raise DataError(f"ood_global is a {type(ood_global).__name__}, expected an array of inputs")
+        raise DataError(f"ood_global has type {type(ood_global).__name__}, expected an array of inputs")
     if ood_global is not None and not len(ood_global):
         raise DataError("ood_global: no inputs, expected at least one")
     sizes = [len(silo.test) if per_silo is None else per_silo for silo in silos]

@@ -89,7 +89,9 @@ def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int,
     def made(number: int, name: SiloId) -> Silo:
         silo: object = make(number, name)
         if not isinstance(silo, Silo):
-            raise DataError(f"make({number}, {name!r}) returned a {type(silo).__name__}, expected a caveat.data.Silo")
+            raise DataError(
+                f"make({number}, {name!r}) returned a value of type {type(silo).__name__}, expected a caveat.data.Silo"
+            )
         if silo.name != name:
             raise DataError(f"make({number}, {name!r}) returned a silo called {silo.name!r}, expected the given name")
         check_silo(silo, classes, form[0] if form else None)

@@ -206,7 +206,9 @@ def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Any, Any, Any, Any]:
     if not isinstance(name, str):
         raise DataError(f"silo {name!r}: expected a string as the name")
     if not isinstance(arrays, (tuple, list)):
-        raise DataError(f"silo {name!r}: found a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
+        raise DataError(
+            f"silo {name!r}: found a value of type {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)"
+        )
     if len(arrays) not in (2, 4):
         raise DataError(f"silo {name!r}: found {len(arrays)} arrays, expected (x, y) or (x, y, x_test, y_test)")
     x, y, *test = arrays
@@ -251,7 +253,7 @@ class DatasetRows(LazyRows):
             names = ", ".join(map(str, item))
             raise DataError(f"{where}: found a mapping with keys {names}; set columns=(INPUT, LABEL)")
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise DataError(f"{where}: found a {type(item).__name__}, expected (x, y)")
+            raise DataError(f"{where}: found a value of type {type(item).__name__}, expected (x, y)")
         return item[0], item[1]
 
     def input(self, number: int) -> Tensor:
@@ -372,7 +374,9 @@ def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
 
 def _rows(dataset: Any, columns: Columns | None, origin: str) -> tuple[DatasetRows, LabelArray]:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or isinstance(dataset, (str, Mapping)):
-        raise DataError(f"{origin}: found a {type(dataset).__name__}, expected a data set with a length and items")
+        raise DataError(
+            f"{origin}: found a value of type {type(dataset).__name__}, expected a data set with a length and items"
+        )
     _length(dataset, origin)
     rows = DatasetRows(dataset, columns, origin)
     y = checks.label_array(rows.labels(), origin)

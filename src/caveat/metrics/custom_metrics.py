@@ -70,7 +70,7 @@ def own_metric(name: object, function: object, higher_is_better: bool = True) ->
     if not callable(function):
         kind = type(function).__name__
         raise ConfigurationError(
-            f"metrics[{name!r}] is a {kind}, expected a function of labels and probabilities", "metrics"
+            f"metrics[{name!r}] has type {kind}, expected a function of labels and probabilities", "metrics"
         )
     return OwnMetric(name, function, higher_is_better)
 
@@ -138,4 +138,6 @@ def number_of(value: Any, who: str, key: str, where: str = "") -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        raise ConfigurationError(f"{who} returned a {type(value).__name__}{where}, expected a number", key) from None
+        raise ConfigurationError(
+            f"{who} returned a value of type {type(value).__name__}{where}, expected a number", key
+        ) from None

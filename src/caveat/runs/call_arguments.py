@@ -170,7 +170,7 @@ def check_types(silos: object, method: object, **settings: tuple[object, type]) 
     """Raise ConfigurationError for arguments of wrong types; `settings` has values, or None, and their valid types."""
     if not isinstance(silos, Silos):
         raise ConfigurationError(
-            f"silos is a {type(silos).__name__}, expected Silos, for example from caveat.data.from_arrays"
+            f"silos has type {type(silos).__name__}, expected Silos, for example from caveat.data.from_arrays"
         )
     if not isinstance(method, Method):
         given = method.__name__ if isinstance(method, type) else repr(method)

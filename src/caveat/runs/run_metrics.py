@@ -347,7 +347,7 @@ def _check(metrics: object) -> None:
             )
         if not callable(metric):
             raise ConfigurationError(
-                f"metrics[{name!r}] is a {type(metric).__name__}, expected a function of a Prediction and labels",
+                f"metrics[{name!r}] has type {type(metric).__name__}, expected a function of a Prediction and labels",
                 "metrics",
             )
 

@@ -27,7 +27,7 @@ LEARNS = "learns"
 def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
     """Return the module. Raises TypeError if it is not of this kind."""
     if not isinstance(module, kind):
-        raise TypeError(f"the module is a {type(module).__name__}, expected a {kind.__name__}")
+        raise TypeError(f"the module has type {type(module).__name__}, expected a {kind.__name__}")
     return module
 
 

@@ -168,7 +168,7 @@ def sheets_of(frames: Mapping[str, Any]) -> list[FrameSheet]:
     for name, frame in frames.items():
         if not isinstance(name, str) or not is_frame(frame):
             expected = "expected a name and a data frame of pandas or polars"
-            raise DataError(f"silo {name!r}: found a {type(frame).__name__}, {expected}")
+            raise DataError(f"silo {name!r}: found a value of type {type(frame).__name__}, {expected}")
     return [FrameSheet(frame, name) for name, frame in frames.items()]
 
 
