@@ -112,7 +112,7 @@ def _interval(seeds: Sequence[Array], confidence: float, rounding: float = 0.0) 
     variance = sum(part for part, _ in terms)
     if variance == 0:
         return Interval(mean, mean, mean)
-    # Shares instead of squares of variances, which underflow if values differ in their last digits only.
+    # Shares are squared, because squares of variances underflow if values differ in their last digits only.
     freedom = 1 / sum((part / variance) ** 2 / degrees for part, degrees in terms)
     half = student_quantile((1 + confidence) / 2, freedom) * math.sqrt(variance)
     return Interval(mean, mean - half, mean + half)

@@ -84,7 +84,7 @@ class CellFigures:
     alarms: Mapping[str, float]
     """Shares of inputs with an alarm, by kind of inputs."""
     beyond_chance: bool
-    """Whether the calibration error is above the 95 % quantile of a calibrated model's."""
+    """Whether the calibration error is above the 95 % quantile of a calibrated model's error."""
     answered: int
     wrong: int
     seconds: float

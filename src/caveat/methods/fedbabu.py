@@ -36,7 +36,7 @@ class FedBABU(FedAvg):
 
     def init_server(self, context: SiloContext) -> State:
         self.private(context.module)  # raises if a custom module lacks a part
-        # The head is included: every silo gets the server's head, whenever it joins.
+        # The head is included, so every silo gets the server's head, whenever it joins.
         return {"model": snapshot(context.module)}
 
     def init_silo(self, context: SiloContext) -> State:

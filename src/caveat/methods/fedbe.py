@@ -90,7 +90,7 @@ def draws(mean: Tensors, deviation: Tensors, count: int) -> Iterator[Tensors]:
     The mean is last because familiarity is measured on the last pass of an answer.
     """
     for number in range(count - 1):
-        with seeded("weights", number):  # on the CPU and by name: the same on all devices, and for tensors from files
+        with seeded("weights", number):  # on the CPU in the order of names, so neither devices nor files matter
             noise = {name: torch.randn(deviation[name].shape) for name in sorted(deviation)}
         yield mean | {name: mean[name] + each * brought(noise[name], each.device) for name, each in deviation.items()}
     yield mean

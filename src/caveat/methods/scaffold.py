@@ -4,7 +4,7 @@ Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Lear
 Algorithm 1 with option II.
 
 Our choices: models and control variates have the same weights, n_k as in FedAvg, so local steps are corrected towards
-the gradient of the objective that the mean of models minimizes; the paper weights silos equally in both, which is
+the gradient of the objective that the mean of models minimizes; the paper weights silos equally in both, as with
 `weights` = "silos". With different weights in models and control variates, silos converge to a point where neither
 gradient is 0. The server does not know n_k of silos that have not taken part yet: until then, these silos have the mean
 of the known weights, with a control variate of 0 (the initial value in the paper, too).

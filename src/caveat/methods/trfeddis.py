@@ -143,7 +143,7 @@ class TrFedDis(FedBN):
             evidence = opinions.softplus_log_evidence(logits) - math.log(prior)
             value = self.cross_entropy * sum(F.cross_entropy(each, y) for each in logits)
             if self.evidential:
-                # All three together, because the time of such a small loss depends on the number of operators.
+                # All three losses at once, because the time for small tensors depends on the number of operators.
                 three = torch.stack((*evidence, self.fuse(evidence)))
                 for each in evidential_loss(three.flatten(0, 1), y.repeat(3), annealed, prior).view(3, -1):
                     value = value + self.evidential * each.mean()

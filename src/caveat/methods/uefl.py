@@ -224,7 +224,7 @@ class UEFL(FedAvg):
         model["codebook.shared"] = torch.where(use.sum(0) > 0, words.to(kept.dtype), kept)
         return server | {"model": model}
 
-    # Uncertainty: every silo measures its entropy, the server compares.
+    # Uncertainty: every silo measures its entropy, and the server compares the silos' entropies.
 
     def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
         return mc_dropout(module, x, self.mc_samples, shared=self.masks == "shared")

@@ -33,7 +33,7 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
     answer at a selective risk of at most 1 % or 5 %; 0 if no threshold can. `risk_at_80`: the selective risk of the
     strictest threshold that answers 80 % or more. A threshold answers whole bins, without interpolation.
 
-    Empty without examples. Raises ValueError for a score that was not measured.
+    The result is empty without examples. Raises ValueError for a score that was not measured.
     """
     if "crps" in sums:
         return {}  # a quantity has no wrong answers
@@ -70,7 +70,7 @@ def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> di
     inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside inputs, the most certain first. Both depend on
     `share_out`, the share of outside inputs: chance gives `share_out` and 1 - `share_out`.
 
-    Empty unless there are inputs of both kinds. Raises ValueError for a score that was not measured.
+    The result is empty unless there are inputs of both kinds. Raises ValueError for a score that was not measured.
     """
     known, unknown = _histograms(inside_sums, score).sum(0), _histograms(outside_sums, score).sum(0)
     if not known.any() or not unknown.any():

@@ -204,7 +204,7 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
     for between in (head, nn.Sequential(nn.Flatten(), head)):
         if (model := _alike(encoder, between, x, logits, key)) is not None:
             return model
-    return module  # like a module without these parts; a method that needs them raises
+    return module  # treated as without these parts; a method that needs them raises an error
 
 
 def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: str) -> Model | None:

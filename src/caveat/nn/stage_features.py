@@ -88,7 +88,7 @@ def _texture(x: Tensor) -> Tensor:
     found = []
     for scale in range(SCALES):
         if scale:
-            # Means of 2x2 pixels, like `avg_pool2d`, several times as fast.
+            # Means of 2x2 pixels, as by `avg_pool2d`, but several times as fast.
             height, width = x.shape[2] // 2 * 2, x.shape[3] // 2 * 2
             rows = x[:, :, 0:height:2, :width] + x[:, :, 1:height:2, :width]
             x = (rows[..., 0::2] + rows[..., 1::2]) / 4
@@ -137,7 +137,7 @@ def stage_numbers(h: Tensor) -> Tensor:
 @wrap_torch_function(lambda h: (h,))
 def moments(h: Tensor) -> Tensor:
     """Return (N, 2 D) means and standard deviations over the positions of (N, D, ...) maps or (N, T, D) tokens."""
-    # Positions before features, the memory layout of maps.
+    # Positions precede features, as in the memory layout of maps.
     positions = h if h.ndim == 3 else h.permute(0, *range(2, h.ndim), 1).flatten(1, -2)
     mean = positions.mean(1)
     variance = positions.square().mean(1) - mean.square()

@@ -14,7 +14,7 @@ Steps = tuple[float, ...]
 
 
 class VectorizedOptimizer:
-    """One optimizer for K silos that may be at different steps, equal elementwise to one optimizer per silo.
+    """One optimizer for K silos that may be at different steps, with the same results as one optimizer per silo.
 
     Fused kernels run on groups of silos at the same step. They assume that gradients have the memory layout of their
     parameters and ignore strides, but gradients of a linear layer's weights, for instance, are transposed. So

@@ -29,7 +29,7 @@ SMOOTHING = 0.75
 CELLS, REACH = 4096, 8.0
 """Number of cells of a grid, and of the standard deviations that the first grid reaches from the mean."""
 GRIDS = 4
-"""Maximum number of grids; a later one has narrower cells where an earlier one had many targets."""
+"""Maximum number of grids; a later grid has narrower cells where an earlier grid had many targets."""
 TAIL = 0.02
 """Width of the bar for times after all events, as a share of the time before."""
 MARGIN = 0.02

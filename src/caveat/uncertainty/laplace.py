@@ -73,7 +73,7 @@ def contrasts(classes: int) -> Tensor:
 def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
     """Return (N, C - 1) float64: the variances of the logits of `hidden` (N, D) along the columns of "outputs". Along
     these directions logits are independent: their covariance is outputs diag(variances) outputs'."""
-    # In the precision of the model, which suffices because all terms are positive: the rotation is most of the cost.
+    # The rotation is most of the cost. The model's precision suffices for it, because all terms are positive.
     turned = hidden @ found["inputs"].to(hidden.dtype)
     return (turned.square() @ found["variances"].to(hidden.dtype)).double()
 
@@ -92,7 +92,7 @@ def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Te
     """
     classes = len(outputs)
     rest = 1 - torch.eye(classes, dtype=outputs.dtype, device=outputs.device)
-    # Classes before inputs, also below: operations are faster along the longer axis.
+    # Classes precede inputs, also below, because operations are faster along the longer axis.
     pull = (rest[:, :, None] * outputs).transpose(1, 2).flatten(0, 1)  # (C (C - 1), C)
     parts = []
     for m, v in _chunks(classes**2, logits.T, variances.T):

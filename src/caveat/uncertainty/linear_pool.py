@@ -20,7 +20,7 @@ from .temperature import CONTAMINATION
 WEIGHTS = 41
 """Number of weights of the local model, evenly spaced from 0 to 1, at which silos compute their likelihood."""
 STRENGTH = 5.0
-"""Number of labels that the federation's weight counts for at a silo, chosen by `benchmarks/policies.py`."""
+"""Number of labels for which the federation's weight counts at a silo, chosen by `benchmarks/policies.py`."""
 
 
 def weights() -> Tensor:

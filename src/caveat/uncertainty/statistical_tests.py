@@ -144,7 +144,7 @@ def rank_test(new: Array, known: Array) -> float:
     for level in LEVELS:
         j = max(1, math.ceil(level * m))
         for beyond in (int((new > ordered[j - 1]).sum()), int((new < ordered[m - j]).sum())):
-            # `beyond` new values are beyond if they are among the first (m - j + beyond) of all.
+            # At least `beyond` new values are beyond if as many are among the first (m - j + beyond) of all.
             ps.append(hypergeometric_tail(beyond, m - j + beyond, n, n + m))
     return min(1.0, len(ps) * min(ps))
 

@@ -8,10 +8,10 @@ to four digits.
 
 The likelihood assumes that a share `CONTAMINATION` of the labels is random: (1 - e) p_b(y) + e / C. Otherwise, a single
 label to which a model assigns probability 0 would determine b: with it, no input moves the derivative in ln b by more
-than ln((1 - e) C / e), 9.2 for ten classes. It is not convex, but a grid does not need that. Its lowest point can be a
-huge power: if some inputs have nearly equal probabilities, for lack of evidence, that rank classes correctly, such a
-power sharpens them, and makes all errors certain, which cost no more than 9.2 nats each. If the probabilities are
-informative as they are, the optimum is therefore the minimum among the usual powers.
+than ln((1 - e) C / e), 9.2 for ten classes. It is not convex, but a grid does not need that. Its minimum can be at a
+huge power, which sharpens nearly equal probabilities that rank classes correctly, as for inputs with hardly any
+evidence, and makes all errors certain, which cost no more than 9.2 nats each. If the probabilities are informative as
+they are, the optimum is therefore the minimum among the usual powers.
 
 A silo's own ln b is assumed to be normal around the federation's. The variance between silos is estimated by moments,
 as in meta-analysis (DerSimonian & Laird, 1986), again from sums: at the common optimum, the silos' derivatives should
@@ -117,9 +117,9 @@ def impossible(sent: Tensor, inputs: int, classes: int, censored: bool = False) 
 
     With L = ln(C / e) each input's likelihood is between 0 and L nats, and its first derivative between -L and L: the
     mean of b z under p is ln C below and L above, weighted. Its second is at most L + L^2 + C, because a logit b z
-    below the label's adds at most exp(b z) (b z)^2 < 0.55 to the mean square. The rest follows from these, except for
-    the sum of squares of the first, which is at most n L^2, and at least their squared sum over n. Of a censored
-    time, the entropies of p and q and the weights add at most ln(4 C) < L to the first derivative.
+    below the label's adds at most exp(b z) (b z)^2 < 0.55 to the mean square. The other bounds follow from these,
+    except for the sum of squared first derivatives, which is at most n L^2, and at least their squared sum divided by
+    n. Of a censored time, the entropies of p and q and the weights add at most ln(4 C) < L to the first derivative.
     """
     if sent.shape != (5, len(POWERS)) or not sent.isfinite().all():
         return "invalid likelihoods"

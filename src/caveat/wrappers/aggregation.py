@@ -61,7 +61,7 @@ def squared_distances(payloads: Sequence[Payload]) -> Tensor:
         for name, tensor in sorted(tensors.items()):
             if tensor.is_floating_point():
                 for columns in _columns([payload[group][name] for payload in payloads]):
-                    # Not by matrix products, in which a distant silo would swamp the other distances.
+                    # Without matrix products, whose rounding errors with a distant silo would exceed other distances.
                     apart += torch.cdist(columns, columns, compute_mode="donot_use_mm_for_euclid_dist").square()
     return apart
 

@@ -21,9 +21,9 @@ class Whose(IntEnum):
     """The group whose guarantee a silo has."""
 
     FEDERATION = 0
-    """Covers all silos that have no guarantee of a smaller group, together."""
+    """Covers together all silos that have no guarantee of a smaller group."""
     DOMAIN = 1
-    """Covers the silos of a domain that have no guarantee of their own, together."""
+    """Covers together the silos of a domain that have no guarantee of their own."""
     SILO = 2
     """Covers this silo alone."""
 

@@ -55,8 +55,8 @@ class Uncertainty:
     source: Literal["own", "dropout", "laplace", "ensemble", "snapshots"] | None = None
     """Uncertainty estimator. dropout: MC dropout; laplace: a posterior of the last layer, which becomes narrower with
     more data; ensemble: several models, trained from different weights, at a multiple of the cost; snapshots: the
-    models after the last rounds of one training. By default the method's own: evidence or drawn models if it has any,
-    otherwise dropout."""
+    models after the last rounds of one training. The default is the method's own estimator: evidence or drawn models if
+    it has any, otherwise dropout."""
     ensemble_size: Annotated[int, Field(ge=2, le=100)] | None = None
     """ensemble and snapshots: number of models (5 by default)."""
     temperature_scaling: bool = True
@@ -111,7 +111,7 @@ class Uncertainty:
     Silos with too few for their own sets send a histogram per class."""
     by_subgroup: bool = True
     """data.subgroups: each subgroup has its own guarantee, prediction sets and p-values; a subgroup with too few
-    calibration inputs is pooled with the next larger one. false only reports by subgroup."""
+    calibration inputs is pooled with the next larger one. With false, results are only reported by subgroup."""
 
     def __post_init__(self) -> None:
         if self.ensemble_size is not None and self.source not in ("ensemble", "snapshots"):

@@ -30,7 +30,7 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> Summary:
-        """The run's summary. Like all properties, raises DataError if a file is damaged or of another run."""
+        """The run's summary. Like all properties, it raises DataError if a file is damaged or of another run."""
         self._manifest.check(RUN, "splits.json", "rounds.jsonl", "ledger.jsonl")
         return read(self.folder / "summary.json", Summary)
 
