@@ -334,7 +334,7 @@ def test_predict_names_a_column_in_other_units(nowhere: Path) -> None:
     assert 'warning: column "dose": median 0.' in result.stderr
     assert "in the silo's data: another unit?" in result.stderr
     rows = list(csv.DictReader(result.stdout.splitlines()))
-    assert all("column dose of all rows unlike the silo's" in row["input_note"] for row in rows)
+    assert all("over all rows, column dose is unlike the silo's own" in row["input_note"] for row in rows)
 
 
 @pytest.mark.parametrize(

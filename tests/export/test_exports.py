@@ -238,7 +238,7 @@ def test_features_of_training_inputs_are_in_the_file_only_if_asked_for(tmp_path:
         assert json.loads(metadata(path)["alarms"]) == ["unfamiliar", *["novel"] * asked, "unsure"]
         assert ("nearness" in ask_onnx(path, rows(3))) is asked
         card = card_of(path).read_text()
-        assert ("last layer takes" in card) is asked
+        assert ("of the model's last layer" in card) is asked
         assert ("cannot raise the alarm `novel`" in card) is not asked
         assert (run.summary["guarantee"]["statement"] in card) is asked
         assert ("Errors: no guarantee" in card) is not asked
@@ -272,7 +272,7 @@ def test_the_card_says_what_it_is_and_what_it_promises(tmp_path: Path) -> None:
     ("onnx", "silo-2", "m.onnx", "silo = 'silo-2': no such silo; did you mean silo-1?"),
     ("onnx", "silo-0", "none/m.onnx", "does not exist"),
     ("onnx", "silo-0", "there.onnx", "exists; choose another path"),
-    ("onnx", "silo-0", "m.md", "the model card has this suffix"),
+    ("onnx", "silo-0", "m.md", "the model card has the suffix .md"),
 ])  # fmt: skip
 def test_mistakes_are_one_line_each(format: str, silo: str, out: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "there.onnx").write_text("")

@@ -182,7 +182,7 @@ def test_answers_go_on_after_a_failed_reload(run: Run, caplog: pytest.LogCapture
     one = given({"age": 61, "value": 2.5, "smokes": "1"})
     assert len(worker.submit(worker.find(), one).result(20).found["label"]) == 1
     worker.close()
-    assert "the old ones go on: KeyError" in caplog.text
+    assert "the old models go on answering: KeyError" in caplog.text
     assert "SECRET" not in caplog.text
 
 

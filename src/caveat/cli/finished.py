@@ -191,7 +191,7 @@ def batch_notes(prediction: Any) -> list[str]:
         rows = f"{len(found)} of {plural(len(prediction), 'row')} are unfamiliar at a false discovery rate of"
         typer.echo(f"{rows} {RATE:.0%}: {listed(list(map(str, found)), MOST_ROWS)}", err=True)
     marked = set(found)
-    columns = [f"column {each.name} of all rows unlike the silo's" for each in prediction.unlike_columns]
+    columns = [f"over all rows, column {each.name} is unlike the silo's own" for each in prediction.unlike_columns]
     return [
         "; ".join(filter(None, [note, "unfamiliar" * (i in marked), *columns]))
         for i, note in enumerate(prediction.input_notes)

@@ -1,6 +1,6 @@
 """The card of a silo's model as an Applied Model Card of the Coalition for Health AI (CHAI).
 
-XML of its schema 0.2 (https://github.com/coalition-for-health-ai/mc-schema), from the `contents` of
+The card is XML of schema 0.2 (https://github.com/coalition-for-health-ai/mc-schema), made from the `contents` of
 `silo_model_card`. The elements have the order that the schema requires.
 """
 
@@ -16,7 +16,7 @@ from .exported_metadata import DECISIONS
 from .silo_model_card import BLANK, title
 
 NAMESPACE = "https://mc.chai.org/v0.2/schema.xsd"
-INTERPRETATION = "Metrics on a test split, with 95 % intervals. Other inputs may have others."
+INTERPRETATION = "Metrics on a test split, with 95 % intervals. On other inputs, they can differ."
 Tree = Mapping[str, Any]
 
 
@@ -86,7 +86,7 @@ def _elements(found: Tree) -> Tree:
         },
         "KeyMetrics": {
             "UsefulnessUsabilityEfficacy": _metrics(
-                f"Whether {answers}, beside {goal} and training alone", _results(found["figures"])
+                f"Whether {answers}, compared with {goal} and training alone", _results(found["figures"])
             ),
             "FairnessEquity": _metrics(
                 f"Whether {answers} for each group of people", _of_groups(groups),
@@ -133,7 +133,7 @@ def _mitigation(found: Tree) -> str:
     if not found["groups"]:
         return BLANK
     own = found["training"]["uncertainty"].get("by_subgroup", False)
-    return f"Guarantees, prediction sets and alarms are {'for each group' if own else 'not for each group'}."
+    return f"Guarantees, prediction sets and alarms are {'for each group' if own else 'for all groups together'}."
 
 
 def _security(found: Tree) -> Iterator[str]:

@@ -59,7 +59,7 @@ def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 
 
 TERMS = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
-"""Bernoulli numbers B_2n / 2n, of the asymptotic series."""
+"""Bernoulli numbers B_2n / 2n, the coefficients of the asymptotic series."""
 SHIFT = 10
 """Shift of arguments to a range in which the series are exact to 1e-15."""
 
@@ -98,7 +98,7 @@ def embedding_bag(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return sums of listed rows, as one product with the matrix of their weights."""
     if mode:
-        raise NotImplementedError("embedding_bag of means")
+        raise NotImplementedError("embedding_bag with means is not supported")
     bags = torch.bucketize(torch.arange(len(indices)), offsets, right=True) - 1
     share = torch.zeros(len(offsets), weight.shape[0], dtype=weight.dtype)
     each = torch.ones(len(indices), dtype=weight.dtype) if weights is None else weights
@@ -108,14 +108,14 @@ def embedding_bag(
 
 
 def searchsorted(edges: Tensor, values: Tensor, *, right: bool = False, **other: Any) -> Tensor:
-    """Return the number of edges, of the same row if there are several, below each value; meant for few edges."""
+    """Return the number of edges below each value, or of those of its row if edges have rows; meant for few edges."""
     edges = edges[..., None, :] if edges.ndim > 1 else edges
     above = values[..., None] >= edges if right else values[..., None] > edges
     return above.sum(-1)
 
 
 def fmin(a: Tensor, b: Tensor) -> Tensor:
-    """Return the smaller of two numbers, and the other of NaN."""
+    """Return the smaller of two numbers, or the other number if one is NaN."""
     return torch.where(a.isnan() | (a > b), b, a)
 
 
@@ -126,7 +126,7 @@ def fmax(a: Tensor, b: Tensor) -> Tensor:
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     """Replace one entry per row; more entries are not supported."""
     if index.shape[dim] != 1:
-        raise NotImplementedError("scatter of several entries")
+        raise NotImplementedError("scatter of several entries is not supported")
     size = [1] * x.ndim
     size[dim] = x.shape[dim]
     return torch.where(torch.arange(x.shape[dim]).view(size) == index, torch.as_tensor(value, dtype=x.dtype), x)
@@ -135,7 +135,7 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
 def index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     """Replace columns of a matrix, by concatenation and selection."""
     if len(indices) != 2 or indices[0] is not None or indices[1] is None or accumulate or x.ndim != 2:
-        raise NotImplementedError("index_put_ except of columns")
+        raise NotImplementedError("index_put_ is only supported for columns")
     columns = indices[1].nonzero()[:, 0] if indices[1].dtype == torch.bool else indices[1]
     order = torch.arange(x.shape[1])
     order[columns] = x.shape[1] + torch.arange(len(columns))
@@ -186,13 +186,13 @@ def group_norm(
 def cumprod(x: Tensor, dim: int, **other: Any) -> Tensor:
     """Return the cumulative product of booleans: whether all values so far are true."""
     if x.dtype != torch.bool:
-        raise NotImplementedError("cumprod of numbers")
+        raise NotImplementedError("cumprod of numbers is not supported")
     return (x.logical_not().long().cumsum(dim) == 0).long()
 
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     if ord != 2 or dtype is not None:
-        raise NotImplementedError("vector_norm except of order 2")
+        raise NotImplementedError("vector_norm is only supported for order 2")
     return x.square().sum(dim, keepdim=keepdim).sqrt()
 
 
@@ -237,7 +237,7 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm.default: group_norm,
     aten._adaptive_avg_pool2d.default: cells,
 }
-"""By operator, a function with the same arguments that uses other operators."""
+"""Replacements of operators: functions with the same arguments that use other operators."""
 PLAIN = frozenset(STEPS)
 """Names of operators that are recorded without decomposition."""
 
@@ -290,4 +290,4 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     posterior_network.density: density,
     stage_features.moments: moments,
 }
-"""Replacements of functions of torch and caveat while recording."""
+"""Functions that replace those of torch and caveat while recording."""

@@ -1,6 +1,6 @@
 """Export a finished run to a file that predicts and abstains like one of its silos.
 
-The formats are ONNX, `torch.export` and MLflow, with functions that write and run a file.
+The formats are ONNX, `torch.export` and MLflow; each has functions that write and run its files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EXAMPLES = 3
 
 
 def onnx_model(program: Program, metadata: Mapping[str, str]) -> ModelProto:
-    """Return an ONNX model of a program, from a tensor "inputs" (batch, ...), with metadata."""
+    """Return an ONNX model of a program, with metadata; its input is a tensor "inputs" (batch, ...)."""
     from onnx import checker, helper, numpy_helper
 
     graph, refs = Graph(), dict[int, Ref]()
@@ -245,9 +245,9 @@ PROBES = 64
 CLOSE = 1e-4
 """Tolerance of probabilities."""
 TIED = 0.05
-"""Maximum share of these inputs whose label, quantity, decision or p-value may differ: those close to a tie."""
+"""Maximum share of these inputs whose label, quantity, decision or p-value may differ, because it is close to a tie."""
 TIES = ("label", "decision", "reason", *P_VALUES)
-"""The outputs that may differ close to a tie only."""
+"""The outputs that may differ only close to a tie."""
 
 
 def export_model(
@@ -293,7 +293,7 @@ def _place(run: Run, silo: SiloId, format: str, out: str | Path | None) -> Path:
     """Return the output path. Raises ConfigurationError if it exists or is not writable."""
     path = path_of(out, "out") if out else Path(f"{run.folder.resolve().name}-{silo}{SUFFIXES[format]}")
     if path.suffix == ".md":
-        raise ConfigurationError(f"out = {str(path)!r}: the model card has this suffix; choose another")
+        raise ConfigurationError(f"out = {str(path)!r}: the model card has the suffix .md; choose another suffix")
     for each in (path, card_of(path)):
         if os.path.lexists(each):
             raise ConfigurationError(f"out = {str(path)!r}: {each} exists; choose another path")
@@ -310,8 +310,8 @@ def _program(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Program:
             return program_of(answering(run, silo, at), RawInputs(run.preparation, silo).batch)
     except (NotRecordable, NotImplementedError) as error:
         raise NotRecordable(
-            f"this model cannot be exported: {error}; built-in models can be; custom models with dropout inside a "
-            "layer need uncertainty.source = 'laplace' or 'ensemble'"
+            f"this model cannot be exported: {error}; built-in models can be exported; custom models with dropout "
+            "inside a layer need uncertainty.source = 'laplace' or 'ensemble'"
         ) from error
 
 
@@ -326,7 +326,7 @@ def _check(run: AnsweringRun, at: AtSilo, raw: RawInputs, ask: Callable[[NDArray
 
 
 def _differ(found: NDArray[Any], theirs: NDArray[Any], name: str, figures: tuple[str, ...]) -> bool:
-    """Return whether outputs differ more than by rounding; `figures` are those of a quantity."""
+    """Return whether outputs differ more than by rounding; `figures` are the names of a quantity's outputs."""
     if found.shape != theirs.shape:
         return True
     if name == "probs":

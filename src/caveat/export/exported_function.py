@@ -77,7 +77,7 @@ class RawInputs:
             constants = self.preparation.normalize
             if constants is None:
                 raise ConfigurationError(
-                    "the images of this run have no normalization constants, so it cannot be exported"
+                    "the images of this run have no normalization constants, so the run cannot be exported"
                 )
             images = x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
             mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (constants.mean, constants.std))
@@ -87,8 +87,8 @@ class RawInputs:
         return encoded(self.encoder, self.usable(x)[0]) if self.kind == "table" else x
 
     def usable(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows (N, D) of a table without values that the dictionary does not allow, and why (N,) int64 of Reason
-        a row is not answered."""
+        """Return rows (N, D) of a table without values that the dictionary does not allow, and (N,) int64, the
+        Reason why each row is not answered."""
         return usable(x, self.encoder.table, self.encoder.limits(self.silo))
 
 
@@ -119,7 +119,7 @@ def _are(value: Tensor, categories: Sequence[str], category: str) -> Tensor:
 
 
 def asked_at(run: AnsweringRun, silo: SiloId, training_features: bool) -> AtSilo:
-    """Return the inputs of predictions at a silo, with or without features of its training inputs."""
+    """Return what predictions at a silo need, with or without features of its training inputs."""
     at = run.at(silo)
     if training_features or GROUP not in at.state:
         return at

@@ -37,9 +37,9 @@ OUTPUTS = {
     "answered_by": "(N,) the model that gave the answer, 0 or 1, even if it abstains",
     "reason": "(N,) why not to rely on the answer, an index into `reasons`",
     "familiarity": "(N,) p-value in (0, 1] for the input being like the silo's own data",
-    "nearness": "(N,) p-value in (0, 1] of the input being as near to a training input as the silo's own data",
+    "nearness": "(N,) p-value in (0, 1] for the input being as near to a training input as the silo's own data",
     "sureness": "(N,) p-value in (0, 1] for the answer being as certain as the answers to the silo's own data",
-    "typicality": "(N,) p-value in (0, 1] of all of these together, by which alarms are raised",
+    "typicality": "(N,) p-value in (0, 1] that combines these p-values; a low one raises an alarm",
     "sets": "(N, C) whether a class is in the prediction set",
     "total": "(N,) nats, entropy of probs",
     "aleatoric": "(N,) nats, the aleatoric part",
@@ -55,7 +55,8 @@ TASKS = {"images": "image-classification", "table": "tabular-classification", "f
 FIGURES = {
     "accuracy": "share of correct labels", "nll": "negative log-likelihood, nats", "ece": "expected calibration error",
     "auroc_error": "AUROC of uncertainty for errors", "coverage": "share of inputs answered",
-    "answered_accuracy": "share of correct labels among these", "unfamiliar": "share of inputs called unfamiliar",
+    "answered_accuracy": "share of correct labels among answered inputs",
+    "unfamiliar": "share of inputs called unfamiliar",
     "novel": "share of inputs called novel", "unsure": "share of inputs called unsure",
     "set_coverage": "share of sets with the true class", "set_size": "classes per set",
     "mae": "mean absolute error of medians", "reference_mae": "the same of the median of all training targets",
@@ -117,7 +118,7 @@ def figure_text(name: str, target: Quantity | None) -> str:
 
 
 def task(raw: RawInputs) -> str:
-    """Return the name of Hugging Face for what the model does."""
+    """Return the Hugging Face name of the model's task."""
     if raw.preparation.target is None:
         return TASKS[raw.kind]
     return "tabular-regression" if raw.kind in ("table", "features") else "other"
@@ -192,34 +193,34 @@ def promises(run: AnsweringRun, silo: SiloId, outputs: Collection[str], exported
     if lacks:
         yield (
             "Alarms: this file cannot raise the alarm `novel`, which needs features of the silo's training inputs "
-            "(`caveat export --training-features`). Alarms of the other kinds are as rare as below."
+            "(`caveat export --training-features`). Alarms of the other kinds are as rare as stated below."
         )
     if promise is not None and exported and _answers_novel(run, outputs):
         yield (
-            "Errors: no guarantee. That of the run holds with the alarm `novel`, and this file answers inputs from "
-            "which the run abstains for it."
+            "Errors: no guarantee. The guarantee of the run holds with the alarm `novel`, and this file answers inputs "
+            "from which the run abstains because of this alarm."
         )
     elif promise is not None:
         yield f"Errors: {promise.statement}."
     if summary.sets is not None and "sets" in outputs:
         others = (
-            "of the silo's own, too, if silos differ only in class frequencies, which its training labels provide"
+            "inputs of the silo, too, if silos differ only in class frequencies, which its training labels provide"
             if summary.sets.label_shift
-            else "of the mixture of all silos with fewer"
+            else "the mixture of all silos with fewer"
         )
-        pooled = f"pooled because one has fewer than {summary.sets.least} calibration inputs"
-        each = f" of each class (of classes together that are {pooled})" if summary.sets.per_class else ""
+        pooled = f"classes are pooled if one has fewer than {summary.sets.least} calibration inputs"
+        each = f" of each class ({pooled})" if summary.sets.per_class else ""
         yield (
-            f"Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs{each}: of the silo's own "
-            f"if it has at least {summary.sets.least} calibration inputs, else {others}."
+            f"Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs{each}. This holds for "
+            f"inputs of the silo if it has at least {summary.sets.least} calibration inputs, otherwise for {others}."
         )
     if summary.intervals is not None and "low" in outputs:
         low = isinstance(run.preparation.target, Times)
         what = "A time is at least its lower bound" if low else "An interval contains the true value"
         yield (
             f"{what} with a probability of at least {summary.intervals.coverage:g}, over calibration inputs and new "
-            f"inputs: of the silo if it has at least {summary.intervals.least} calibration inputs, else of the mixture "
-            f"of all silos with fewer.{' Bounds are valid for censored times, too.' * low}"
+            f"inputs. This holds for the silo if it has at least {summary.intervals.least} calibration inputs, "
+            f"otherwise for the mixture of all silos with fewer.{' Bounds are valid for censored times, too.' * low}"
         )
     if summary.subgroups and exported:
         yield (
@@ -232,6 +233,6 @@ def promises(run: AnsweringRun, silo: SiloId, outputs: Collection[str], exported
             "silo's calibration inputs has a p-value of a or less."
         )
     yield (
-        "All of these hold for finite calibration sets and for inputs from the same distribution. None holds "
-        "for other inputs or for a single input. Uncertainties and probabilities have no guarantee."
+        "All of these guarantees hold for finite calibration sets and for inputs from the same distribution. None "
+        "holds for other inputs or for a single input. Uncertainties and probabilities have no guarantee."
     )

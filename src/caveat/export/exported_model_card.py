@@ -102,7 +102,7 @@ def described_inputs(raw: RawInputs) -> Iterator[str]:
     size = " of this size" if raw.kind == "images" else ""
     yield f"`inputs`, {about['dtype']} {_shape(tuple(about['shape']))}: raw {raw.kind}{size}."
     if raw.kind == "table":
-        yield f"One column each, in this order; missing values: {about['missing']}.\n"
+        yield f"Columns in this order; missing values: {about['missing']}.\n"
         for column in about["columns"]:
             categories = column.get("categories")
             names = ", ".join(f"{i} {json.dumps(text, ensure_ascii=False)}" for i, text in enumerate(categories or ()))
@@ -115,7 +115,7 @@ def _allowed(column: Mapping[str, Any]) -> str:
     if "allowed" not in column:
         return f", {column['unit']}" if "unit" in column else ""
     code = f" (code {len(column['categories']) + FORBIDDEN})" if "categories" in column else ""
-    other = f"others {'count as missing' if column['outside'] == 'missing' else 'are not answered'}{code}"
+    other = f"other values {'count as missing' if column['outside'] == 'missing' else 'are not answered'}{code}"
     return f", {column['allowed']}; {other}"
 
 
@@ -162,9 +162,9 @@ def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Ite
         yield "- class means and covariance factors of these stages over the federation's training inputs;"
     if "nearness" in program.outputs:
         yield (
-            f"- what the model's last layer takes of at most {MOST_ROWS:,} of the silo's training inputs, scaled to "
-            "length 1, from which inputs may be recognized or reconstructed, and the distances of calibration inputs "
-            "to the nearest;"
+            f"- the inputs of the model's last layer for at most {MOST_ROWS:,} of the silo's training inputs, scaled "
+            "to length 1, from which training inputs may be recognized or reconstructed, and the distances of "
+            "calibration inputs to the nearest of them;"
         )
     if raw.kind == "table":
         yield (

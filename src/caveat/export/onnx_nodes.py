@@ -42,7 +42,7 @@ class Graph:
         self.constants: dict[Any, str] = {}
         self.arrays: list[tuple[str, NDArray[Any]]] = []
         self.shares: dict[str, tuple[str, str]] = {}
-        """By log-softmax result, the numerator and denominator of the softmax."""
+        """The numerator and the denominator of the softmax, by the result of its log-softmax."""
         self._sizes: dict[Size, str] = {}
         self._count = 0
 
@@ -80,7 +80,7 @@ class Graph:
         return self.array(np.array(values, dtype=np.int64))
 
     def cast(self, value: Any, dtype: torch.dtype) -> str:
-        """Return the name of a tensor or number as a type."""
+        """Return the name of a tensor or a number, cast to a type."""
         if not isinstance(value, Ref):
             return self.number(value, dtype)
         if value.dtype == dtype:
@@ -140,7 +140,7 @@ def gelu(graph: Graph, out: Ref, x: Any, approximate: str = "none") -> str:
 
 
 def softmax(kind: str) -> Callable[..., str]:
-    """Add softmax or log-softmax; along axes other than the last, with operators that need no transposition."""
+    """Return a step for softmax or log-softmax; along axes other than the last, it needs no transposition."""
 
     def step(graph: Graph, out: Ref, x: Any, dim: int, half: bool = False) -> str:
         if dim % x.ndim == x.ndim - 1:
@@ -194,7 +194,7 @@ def pooled_evenly(
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> str:  # fmt: skip
     if divisor_override is not None:
-        raise NotImplementedError("avg_pool2d with another divisor")
+        raise NotImplementedError("avg_pool2d with another divisor is not supported")
     kernel, stride, padding = (_pair(each) for each in (kernel, stride or kernel, padding))
     return graph.add(
         "AveragePool", x.name, kernel_shape=kernel, strides=stride, pads=padding * 2, ceil_mode=int(ceil_mode),
@@ -269,7 +269,7 @@ def _parts(graph: Graph, x: Any, sizes: list[Any], dim: int) -> list[str]:
     found, start = [], 0
     for size in sizes:
         if isinstance(size, Size):
-            raise NotImplementedError("an operation on parts of the batch")
+            raise NotImplementedError("an operation on parts of the batch is not supported")
         found.append(sliced(graph, x, x, dim, start, start + size))
         start += size
     return found
@@ -280,7 +280,7 @@ def split(graph: Graph, out: Ref, x: Any, size: Any, dim: int = 0) -> list[str]:
     if size == total:
         return [x.name]
     if isinstance(total, Size) or isinstance(size, Size):
-        raise NotImplementedError("an operation on parts of the batch")
+        raise NotImplementedError("an operation on parts of the batch is not supported")
     return _parts(graph, x, [min(size, total - start) for start in range(0, total, size)], dim)
 
 
@@ -307,7 +307,7 @@ def gathered(graph: Graph, out: Ref, x: Any, dim: int, index: Any, **rest: Any) 
 def indexed(graph: Graph, out: Ref, x: Any, indices: list[Any]) -> str:
     known = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     if len(known) != 1 or known[0][1].dtype == torch.bool:
-        raise NotImplementedError("an index in several dimensions")
+        raise NotImplementedError("an index in several dimensions is not supported")
     return graph.add("Gather", x.name, known[0][1].name, axis=known[0][0])
 
 

@@ -72,7 +72,7 @@ def asked(kind: str) -> Step:
 def logical(kind: str) -> Step:
     def step(graph: Graph, out: Ref, a: Any, b: Any) -> str:
         if out.dtype != torch.bool:
-            raise NotImplementedError("bitwise operations on integers")
+            raise NotImplementedError("bitwise operations on integers are not supported")
         return graph.add(kind, *both(graph, a, b, torch.bool))
 
     return step
@@ -84,7 +84,7 @@ def divided(graph: Graph, out: Ref, a: Any, b: Any, rounding_mode: str | None = 
     if rounding_mode == "floor" and out.dtype.is_floating_point:
         return graph.add("Floor", found)
     if rounding_mode is not None:
-        raise NotImplementedError("division with rounding")
+        raise NotImplementedError("division with rounding is not supported")
     return found
 
 
@@ -178,7 +178,7 @@ def _few(sizes: list[Any]) -> bool:
 
 
 def whether(kind: str) -> Step:
-    """Return a step for any or all."""
+    """Return a step for `any` or `all`."""
 
     def step(graph: Graph, out: Ref, x: Any, dim: Any = None, keepdim: bool = False) -> str:
         found = (
@@ -195,7 +195,7 @@ def whether(kind: str) -> Step:
 def place_of(kind: str) -> Step:
     def step(graph: Graph, out: Ref, x: Any, dim: int | None = None, keepdim: bool = False) -> str:
         if dim is None:
-            raise NotImplementedError("argmax or argmin over all dimensions")
+            raise NotImplementedError("argmax or argmin over all dimensions is not supported")
         return graph.add(kind, x.name, axis=dim, keepdims=int(keepdim))
 
     return step

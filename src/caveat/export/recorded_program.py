@@ -19,7 +19,7 @@ RESHAPED = {
 
 @dataclass(frozen=True)
 class Size:
-    """k N + c for a batch of N."""
+    """The size k N + c of a dimension, for a batch of N."""
 
     factor: int
     summand: int

@@ -55,7 +55,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constants: dict[tuple[int, int], Value] = {}
         self._stale: set[int] = set()
         self._changed: dict[int, list[Tensor]] = {}
-        self._alive: list[Tensor] = []  # keeps tensors alive, so ids are not reused
+        self._alive: list[Tensor] = []  # keeps tensors alive, so that ids are not reused
         self.inputs = self._know(x, Value(tuple(x.shape), x.dtype))
 
     def knows(self, value: object) -> bool:

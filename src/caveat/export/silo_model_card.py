@@ -44,7 +44,7 @@ NOTICED = (
     "inputs unlike the silo's own (alarms, and `caveat watch` for all inputs together)",
     "answers that are less certain than those to the silo's own inputs",
     "rows with values that the data dictionary does not allow, rows without values, and unseen categories",
-    "columns of a batch in another unit, from five rows on",
+    "columns in another unit, in batches of at least five rows",
 )
 UNNOTICED = (
     "wrong labels, and inputs that look like the silo's own but have another outcome",
@@ -55,7 +55,7 @@ UNNOTICED = (
 
 def stated(path: Path | None) -> dict[str, str]:
     """Return the entries of a card.toml by key, "not stated" for missing and blank ones. Raises ConfigurationError for
-    an unreadable file and for other keys."""
+    an unreadable file and for unknown keys."""
     given: Mapping[str, Any] = {}
     if path is not None:
         try:
@@ -257,7 +257,7 @@ def _table(figures: Mapping[str, Any]) -> Iterator[str]:
 
 def _group_table(groups: Any) -> Iterator[str]:
     if not groups:
-        yield f"{BLANK}: the run declares none (`data.subgroups`)."
+        yield f"{BLANK}: the run declares no groups (`data.subgroups`)."
         return
     yield from ("| on the test inputs of all silos | value | 95 % interval | inputs |", "| --- | ---: | --- | ---: |")
     for group in groups:

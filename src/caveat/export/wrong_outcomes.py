@@ -1,7 +1,7 @@
 """Guarantees about outcomes: which outcomes are right for an answer, and the maximum rate of wrong answers.
 
-With a guarantee (policy `guaranteed`), an answered input is wrong if its label is, or if the median of a quantity is
-off by more than the tolerance. Otherwise, a quantity or a time has intervals, and an outcome is wrong if it is outside.
+With a guarantee (policy `guaranteed`), an answer is wrong if its label is wrong, or if the median of a quantity is off
+by more than the tolerance. Otherwise, a quantity or a time has intervals, and an outcome is wrong if it is outside.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Promised:
     @classmethod
     def of(cls, summary: Summary, record: SiloRecord | None) -> Promised | None:
         """Return what a run promises for a silo's outcomes: the guarantee of errors, or else the coverage of intervals,
-        if they have a quantile of the silo's own; None without a promise."""
+        if their quantile is from the silo's own inputs; None without a promise."""
         promise = (record.promise if record is not None else None) or summary.guarantee
         if promise is not None and promise.guaranteed:
             return cls(promise.risk, promise.tolerance)

@@ -35,7 +35,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>caveat ser
 <table>{rows}</table>
 <p>The same as <a href="/openapi.json">OpenAPI</a>. With several models, <code>?model=NAME</code>.</p></html>"""
 CONNECTIONS = 512
-"""Maximum number of connections and requests at once; others have status 503."""
+"""Maximum number of connections and requests at once; further requests get status 503."""
 SLOWEST = 30.0
 """Maximum number of seconds from the head of a request to the end of its body."""
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
@@ -50,17 +50,17 @@ def listed(value: Any) -> Any:
 
 
 def refusal_of(headers: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> str:
-    """Return why a request is refused that a page of another site may have sent from a browser, or "".
+    """Return why a request is refused because a page of another site may have sent it from a browser; "" otherwise.
 
-    Browsers name the site of such a page as `Origin`. A site whose name resolves to the address of the service (DNS
-    rebinding) is of the same origin, but its name is the `Host`."""
+    Browsers name the site of such a page as `Origin`. If the name of a site resolves to the address of the service
+    (DNS rebinding), the origin is the same, but `Host` is the name of the site."""
     given = [(name, value.decode("latin-1").lower()) for name, value in headers if name in (b"host", b"origin")]
     hosts, origins = ([value for name, value in given if name == wanted] for wanted in (b"host", b"origin"))
     host = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     if host is None or (host[1] not in {"localhost", *names} and not _is_address(host[1].strip("[]"))):
-        return "expected as Host an address, localhost, or a name given by --host or --allow-host"
+        return "expected an address, localhost, or a name given by --host or --allow-host, as Host"
     if any(re.sub("^https?://", "", origin) != hosts[0] for origin in origins):
-        return "expected no Origin, or the same as Host: pages of other sites may not ask"
+        return "expected no Origin, or the same as Host: pages of other sites may not send requests"
     return ""
 
 
@@ -106,7 +106,7 @@ class Guard:
             if refused := refusal_of(scope["headers"], self.names):
                 raise _Refused(403, refused)
             if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-                raise _Refused(400, "expected Content-Length or Transfer-Encoding")  # a proxy may read another body
+                raise _Refused(400, "expected Content-Length or Transfer-Encoding, not both")  # proxies differ
             lengths = [value for name, value in scope["headers"] if name == b"content-length"]
             if any(not each.isdigit() or int(each[:20]) > self.most for each in lengths):
                 raise self._too_long
@@ -137,7 +137,7 @@ def page_of(schema: Mapping[str, Any], served: Sequence[Served]) -> str:
 
 
 def example(served: Served) -> dict[str, Any]:
-    """Return a body of `/predict`."""
+    """Return an example of a body of `/predict`."""
     model = served.model
     if model.kind == "table":
         return {"rows": [{each.name: 1.0 if each.categories is None else each.categories[0] for each in model.columns}]}
@@ -199,7 +199,7 @@ def service(
                 places = [{"row": row, "column": column, "expected": each} for row, column, each in refusal.places]
                 return failed(422, refusal.text, detail=places)
             except NoModel:
-                return failed(404, "no such model; POST /v2/repository/index lists all")
+                return failed(404, "no such model; POST /v2/repository/index lists all models")
             except _Refused as refused:
                 return JSONResponse({"error": str(refused)}, refused.status, {"connection": "close"})
             except Exception as problem:
@@ -213,7 +213,7 @@ def service(
     @app.exception_handler(404)
     @app.exception_handler(405)
     async def unknown(request: Request, problem: Any) -> Any:
-        return failed(problem.status_code, "no such route, or not with this method; see /")
+        return failed(problem.status_code, "no such route, or the route has other methods; see /")
 
     def asked(request: Any) -> Served:
         """Return the model of a request: by its path, or by ?model= and ?version=."""
@@ -227,7 +227,7 @@ def service(
         return body, served, await worker.answered(served, given)
 
     async def predict(request: Request) -> Any:
-        """Answer rows of a table, objects by column, or inputs, lists of numbers."""
+        """Answer rows of a table (objects with a value for each column), or inputs (lists of numbers)."""
         _, served, found = await answer(request, request_of)
         model = served.model
         head = {"id": found.id, "silo": model.silo, "model": served.name, "version": served.version}
@@ -297,7 +297,7 @@ def service(
         return {"lines": watch.lines(), "evidence": list(watch.points)}
 
     async def watch_page(request: Request) -> Any:
-        """The same as a page: evidence over time, since when, which column, what to do."""
+        """The findings as a page: evidence over time, and the start, the column and the remedy for each alarm."""
         watch = asked(request).watch
         return failed(404, "no watch") if watch is None else HTMLResponse(watch.page())
 
@@ -326,7 +326,7 @@ def service(
 
 
 def described_model(served: Served, versions: list[str]) -> dict[str, Any]:
-    """Return the metadata of the Open Inference Protocol."""
+    """Return the metadata of a model, in the format of the Open Inference Protocol."""
     model = served.model
     table = [
         {"name": each.name, "datatype": "FP64" if each.categories is None else "BYTES", "shape": [-1]}
@@ -344,8 +344,8 @@ def described_model(served: Served, versions: list[str]) -> dict[str, Any]:
 
 
 def serving(app: Any, worker: AnsweringThread, host: str, port: int) -> None:
-    """Serve until interrupted; the signal HUP reloads the models. Raises ConfigurationError without uvicorn, or if the
-    port is taken."""
+    """Serve until interrupted; SIGHUP reloads the models. Raises ConfigurationError without uvicorn, or if the port is
+    taken."""
     try:
         import uvicorn
     except ImportError as error:

@@ -35,7 +35,7 @@ from .watch import Watch, rank_of
 BATCH = 256
 """Maximum number of inputs of a batch, unless one request has more."""
 SAVED = 1.0
-"""Seconds between two states of a watch on disk."""
+"""Seconds after which the state of a watch is saved again."""
 BEGINNING = b'{"time": "'
 """The beginning of every line of an audit."""
 LOG = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
 
 
 class AnswerLog:
-    """A file for its owner alone, with a line for every answer. Raises ConfigurationError for another file."""
+    """A file that only its owner may read, with a line for every answer. Raises ConfigurationError for other files."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -134,12 +134,12 @@ class AnsweringThread:
         self.changed: dict[Served, None] = {}
         self.saved, self.batches, self.open = time.monotonic(), 0, True
         self.deliver: Callable[[Callable[[], None]], object] = lambda found: found()
-        """Calls a function that sets the results of a batch, for asyncio in the thread of its loop: a call for each
-        result would wake that thread, and wait for it, as often."""
+        """Calls a function that sets the results of a batch; for asyncio, in the thread of its loop. A call for each
+        result would wake that thread, and wait for it, for each result."""
         self.thread = threading.Thread(target=self._work, daemon=True)
 
     def find(self, name: str | None = None, version: str | None = None) -> Served:
-        """Return a model; the last one of several versions, if none is given. Raises NoModel."""
+        """Return a model; of several versions, the last one if no version is given. Raises NoModel."""
         served = self.served
         if name is None and len({each.name for each in served}) > 1:
             raise NoModel
@@ -154,7 +154,7 @@ class AnsweringThread:
         return answer
 
     async def answered(self, served: Served, given: Given) -> Answered:
-        """Return the answer in the loop that `deliver` calls."""
+        """Return the answer, in the event loop that `deliver` calls."""
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self.waiting.put(Waiting(served, given, answer))
         return await answer
@@ -205,7 +205,7 @@ class AnsweringThread:
                 self.served = tuple(self.reopen(self.served))
             except Exception as error:  # the thread has to go on
                 why = error if isinstance(error, CaveatError | OSError) else type(error).__name__
-                LOG.error("the models were not opened again, and the old ones go on: %s", why)
+                LOG.error("the models were not opened again, and the old models go on answering: %s", why)
 
     def _end(self) -> None:
         self._save()
@@ -229,7 +229,7 @@ class AnsweringThread:
         return counted
 
     def _next(self) -> tuple[Callable[[], None] | None, list[Waiting]]:
-        """Wait for a request, and return it with the others that wait, and what is to be done afterwards."""
+        """Wait for a request; return what is to be done after the batch, if anything, and the batch of requests."""
         batch: list[Waiting] = []
         count = 0
         try:
@@ -324,7 +324,7 @@ def read_together(model: ServedModel, given: Sequence[Given]) -> list[ServedInpu
             whole = {name: [value for part in parts for value in part[name]] for name in parts[0]}
             try:
                 together = model.rows(whole, apart=True)
-            except Refusal:  # some of them: each for itself
+            except Refusal:  # some request is refused, so each is read alone
                 continue
             start = 0
             for i in members:

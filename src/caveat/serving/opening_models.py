@@ -47,7 +47,7 @@ class Deployment:
         for place in self.places:
             folders = place.suffix != ".onnx"
             if folders and not place.is_dir():
-                raise ConfigurationError(f"{place}: expected the folder of a run, or an exported file .onnx")
+                raise ConfigurationError(f"{place}: expected the folder of a run, or an exported .onnx file")
             if folders and not self.silos:
                 raise ConfigurationError(f"{place}: expected --silo, the silo whose model answers")
             for silo in self.silos if folders else (None,):

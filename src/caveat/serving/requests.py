@@ -140,7 +140,7 @@ def tensors_of(body: Mapping[str, Any], most: int) -> Given:
     if by_name.keys() == {"inputs"}:
         flat = _flat(by_name["inputs"])
         if len(flat) != math.prod(shape):
-            raise Refusal((None, None, "expected as many numbers as the shape says"))
+            raise Refusal((None, None, "expected as many numbers as the shape requires"))
         return _given(body, shape[0], values=_shaped(flat, shape))
     flats = {name: _flat(data) for name, data in by_name.items()}
     if len({len(each) for each in flats.values()}) != 1 or len(next(iter(flats.values()))) != shape[0]:

@@ -41,7 +41,7 @@ Array = NDArray[Any]
 LONGEST_CELL = 1000
 LARGEST = float(np.finfo(np.float32).max)
 WATCHED = "watched"
-"""The typicality that the watch ranks, if it is not that of the answer."""
+"""The output with the typicality that the watch ranks, if it is not that of the answer."""
 DECIDING = (RUN, PREPARATION, MODEL, "model/model.json", STATES)
 """The files of a run that decide its answers; the last one has the hashes of the silos' states."""
 MOST_REFUSALS = 20
@@ -73,7 +73,7 @@ class Given:
     columns: Mapping[str, Sequence[Any]] | None = None
     values: Any = None
     groups: list[str] | None = None
-    """What counts once for the watch."""
+    """The ids of inputs for the watch, which counts each id once."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ServedInputs:
     rows: Array | None = None
     """(N, D) the raw rows of a table."""
     told: tuple[str, ...] = ()
-    """What all rows together differ in."""
+    """How all rows together differ from the silo's own."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -118,7 +118,7 @@ class ServedModel:
     target: Quantity | None = None
     """The quantity or the time that is predicted, whose bars are the classes."""
     promised: Promised | None = None
-    """What is promised of outcomes."""
+    """What is promised about outcomes."""
     known: tuple[KnownValues, ...] = ()
     """Calibration values of a table's columns, for the watch."""
     encoder: Encoder | None = None
@@ -213,8 +213,8 @@ def _cell_problem(value: Any) -> str:
 
 
 def version_of(folder: Path) -> str:
-    """Return SHA-256 of the files of a run that determine its answers: runs of the same weights may differ in settings,
-    calibration and columns."""
+    """Return the SHA-256 of the files of a run that determine its answers: runs with the same weights may differ in
+    settings, calibration and columns."""
     sums = [f"{place} {sum_of(folder / place).sha256}\n" for place in DECIDING if (folder / place).exists()]
     return hashlib.sha256("".join(sums).encode()).hexdigest()
 
@@ -227,7 +227,7 @@ class RunModel(ServedModel):
         self.predict = partial(in_parts, run.experiment.predictor(silo))
         several = len(run.experiment.complete_method.models) > 1
         self.answers = partial(in_parts, run.experiment.answers(silo)) if several else None
-        """Of each model: a policy's choice would change the distribution of p-values."""
+        """Returns the answers of each model, because a policy's choice would change the distribution of p-values."""
         self.classes, self.kind, self.shape = tuple(run.preparation.classes), self.raw.kind, self.raw.shape
         self.dtype = str(self.raw.dtype).removeprefix("torch.")
         self.version = version_of(run.folder)
@@ -261,7 +261,7 @@ class RunModel(ServedModel):
         subgroup = found.subgroup
         if preparation.subgroups is not None and frame is not None and self.encoder is not None:
             subgroup = preparation.subgroups.of_rows(frame, self.encoder)
-        told = tuple(f"column {each.name} of all rows unlike the silo's" for each in found.unlike_columns)
+        told = tuple(f"over all rows, column {each.name} is unlike the silo's own" for each in found.unlike_columns)
         return ServedInputs(found.x, found.notes, found.why, subgroup, raw, told)
 
     def ask(self, asked: Sequence[ServedInputs]) -> list[Arrays]:
@@ -295,7 +295,7 @@ class OnnxModel(ServedModel):
             raise ConfigurationError(text) from None
 
     def _read(self, about: Mapping[str, str]) -> None:
-        """Read the metadata. Raises KeyError, ValueError or TypeError for those of other files."""
+        """Read the metadata. Raises KeyError, ValueError or TypeError for the metadata of other files."""
         inputs = json.loads(about["inputs"])
         self.silo, self.classes = about["silo"], tuple(json.loads(about["classes"]))
         self.kind, self.dtype, self.shape = inputs["kind"], inputs["dtype"], tuple(inputs["shape"][1:])

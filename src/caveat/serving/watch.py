@@ -36,7 +36,7 @@ MOST_ALARMS = 100
 """Number of alarms that are remembered; the oldest are forgotten first."""
 ADVICE = {
     "inputs": "compare recent inputs with those that the model was calibrated on; until the cause is known, do not "
-    "rely on its guarantees; if the change is there to stay, fit the model to new data (caveat join)",
+    "rely on its guarantees; if the change is permanent, fit the model to new data (caveat join)",
     "columns": "check the unit and the source of this column; until the cause is known, do not rely on the answers",
     "outcomes": "do not rely on the guarantee of errors or intervals; calibrate the model with recent outcomes (caveat "
     "join)",
@@ -54,7 +54,7 @@ class Watch:
         if not count:
             raise ConfigurationError(f"silo {model.silo}: nothing to watch: no p-values, no columns and no guarantee")
         self.level = (alarm if between is None else 1 / between) / count
-        """The rate of false alarms of each monitor; 1 over it is the evidence of an alarm."""
+        """The rate of false alarms of each monitor; its inverse is the evidence that raises an alarm."""
         self.monitors: dict[str, Monitor] = {}
         if ranked:
             self.monitors["inputs"] = RankMonitor(model.n_calibration, self.level, endless=endless)
@@ -104,8 +104,8 @@ class Watch:
         return self._hash(_place(answer, row)) in self.answered
 
     def add_outcome(self, answer: str, row: int, outcome: float) -> bool:
-        """Add the outcome of a row of an answer; for a class, its number. Return whether it counts: once, if the row
-        `waits_for` it."""
+        """Add the outcome of a row of an answer; for a class, its number. Return whether it counts, which it does
+        once, if the row `waits_for` it."""
         given = self.answered.pop(self._hash(_place(answer, row)), None)
         monitor = self.monitors.get("outcomes")
         if given is None or not isinstance(monitor, OutcomeMonitor):
@@ -269,7 +269,7 @@ class MeanEvidence(NamedTuple):
 
 
 def _evidence(state: WatchFile) -> float:
-    """Return the mean over monitors of a silo's evidence; without bets against a bound, which hold at their silo."""
+    """Return the mean over monitors of a silo's evidence, without bets against a bound, which hold only there."""
     found = [each["urn.wealth" if "urn.wealth" in each else "bets.wealth"] for each in state.monitors.values()]
     return float(np.mean([np.sum(each) for each in found]))
 
@@ -301,7 +301,7 @@ def add_file(watch: Watch, model: ServedModel, path: str, id: str | None, target
         csv_format = model.encoder.csv_format
         sheet = read_sheet(found, csv_format.of(found.stem, silo).separator)
         if id is not None and id not in sheet.columns:
-            raise ConfigurationError(f"--id {id}: {found} has {', '.join(sheet.columns)}")
+            raise ConfigurationError(f"--id {id}: {found} has no such column (available: {', '.join(sheet.columns)})")
         ids = None if id is None else [text.strip() for text in sheet.column(id)]
         if ids is not None and (empty := next((i for i, text in enumerate(ids) if not text), None)) is not None:
             raise DataError(f"{found}, line {sheet.lines[empty]}: no value of {id!r}, expected one in every row")
