@@ -207,5 +207,5 @@ def test_silos_own_models_stand_behind_the_same_frozen_encoder_or_are_refused(
     same = caveat.PersonalModel(encoder=Encoder, frozen=True, hidden=4)
     assert run(silos, tmp_path / "a", caveat.FML(), model=FROZEN, personal=(same,)).summary["rounds_run"] == 2
     other = caveat.PersonalModel(factory=Plain)
-    with pytest.raises(ConfigurationError, match="personalized models need the frozen encoder of"):
+    with pytest.raises(ConfigurationError, match="personalized models must have the frozen encoder of"):
         run(silos, tmp_path / "b", caveat.FML(), model=FROZEN, personal=(other,))

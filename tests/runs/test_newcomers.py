@@ -193,7 +193,7 @@ def test_methods_that_send_a_whole_model_have_something_to_answer_with(name: str
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (['federation.newcomers=["silo-9"]'], "no silo 'silo-9', silos: silo-0, silo-1, silo-2, silo-3"),
+        (['federation.newcomers=["silo-9"]'], "no silo 'silo-9', expected names among silo-0, silo-1, silo-2, silo-3"),
         (['federation.newcomers=["silo-0", "silo-1", "silo-2", "silo-3"]'], "contains all 4 silos"),
         (["federation.min_silos=4"], "federation.min_silos = 4, but there are 3 silos without"),
         (["method.name=local"], "does not fit 'local'"),

@@ -109,7 +109,7 @@ def test_a_run_knows_the_subgroups_of_new_inputs(run: caveat.Run, tmp_path: Path
     sexes = [line.split(",")[2] for line in table(7).splitlines()[1:]]
     named = loaded.predictor("north")(inputs.x, subgroups=sexes)
     assert torch.equal(named.decision, whole.decision)
-    with pytest.warns(DataWarning, match=r"400 of 400 inputs have no subgroup for guarantees \(sex\)"):
+    with pytest.warns(DataWarning, match=r"400 of 400 inputs have no subgroup \(sex\), so the guarantees"):
         unknown = loaded.predictor("north")(inputs.x)
     assert not torch.equal(unknown.decision, whole.decision)
     assert whole.sets is not None

@@ -142,7 +142,7 @@ def test_a_held_out_silo_joins_with_the_bars_of_the_federation(kind: Any, tmp_pa
     other = caveat.join(run, new, rounds=1)
     assert other.predictor("new")(new["new"].test.x).target == made.target
     assert other.silos["new"].train.y.equal(made.target.bar(new["new"].values["train"]))
-    with pytest.raises(DataError, match=f"targets classes of new: expected {kind}, as in"):
+    with pytest.raises(DataError, match=f"the targets of new: found classes, expected {kind} as in"):
         caveat.join(run, data.from_arrays({"new": (given["west"][0], given["west"][0][:, 0] > 0)}))
 
 

@@ -206,7 +206,7 @@ def test_whatever_a_call_was_given_is_opened(name: str, home: Path, monkeypatch:
     model = moved(home, monkeypatch)
     after = caveat.load(model, model=Plain) if name == "frozen" else caveat.load(model)
     assert_same(after.predictor("silo-0")(x), expected)
-    with pytest.raises(DataError, match=r"only the program that made this run has them: call caveat\.run again"):
+    with pytest.raises(DataError, match=r"only the program that made this run has the data: call caveat\.run again"):
         after.compute({"n": lambda prediction, y: len(y)})
 
 

@@ -100,7 +100,7 @@ class BatchedExecutor:
         """Run the task at silos of one architecture with states of one form; store nothing.
 
         Raises NotVectorizable, or any error of a task that cannot be batched. Non-finite values also raise, because
-        running silo by silo shows which silo has them.
+        running silo by silo shows which silo has such values.
         """
         executor = self.executor
         name, task = executor.find_task(t, address)
