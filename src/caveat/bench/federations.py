@@ -132,7 +132,7 @@ def first_images(folder: Path, name: str = "fashion_mnist") -> Images:
 
 
 def known(y: Labels, held_out: Sequence[int], used: Sequence[int] | None = None) -> Labels:
-    """Return labels from 0 of the classes that silos know, -1 for held-out ones, and -2 for classes not used."""
+    """Return labels from 0 of the classes that silos know, -1 for held-out classes, and -2 for unused classes."""
     left = [c for c in (np.unique(y) if used is None else used) if c not in held_out]
     found = np.full(len(y), -2)
     found[np.isin(y, held_out)] = -1

@@ -153,8 +153,8 @@ def register(cls: Registered) -> Registered:
     """Register a custom method under its name, for configurations and commands: a decorator above `frozen_settings`.
 
     The name is the class name in lower case, unless `name` is overridden. Raises ConfigurationError for a name that is
-    taken, and for a class that a configuration cannot build: settings that are not frozen or have no default, no
-    docstring, no schedule.
+    taken, and for a class that a configuration cannot build: with settings that are not frozen or have no default,
+    without a docstring, or without a schedule.
     """
     METHODS.add(cls)
     return cls

@@ -100,7 +100,7 @@ def _ranked(scores: Array, positive: Flags) -> Array:
 
 
 def _pairs(sums: Array, own: npt.NDArray[np.int64]) -> Array:
-    """Return Mann-Whitney statistics from sums of the ranks of inputs, of which classes have `own`."""
+    """Return Mann-Whitney statistics from sums of the ranks of inputs; `own` are the classes' numbers of inputs."""
     least = (own * (own + 1) / 2).sum()
     return np.array([sums[0] - least, sums[1] - least, sums[2]])
 

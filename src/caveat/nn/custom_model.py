@@ -49,7 +49,7 @@ def make_known(name: str, code: Make) -> None:
 
 
 def code_of(code: str | Make, key: str) -> Make:
-    """Return the code for a configuration's name. Raises ConfigurationError unless this process's user named it."""
+    """Return the code for a configuration's name. Raises ConfigurationError unless the user named the code."""
     if not isinstance(code, str):
         return code
     found = KNOWN.get(code, SHIPPED.get(code))

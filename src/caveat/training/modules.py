@@ -217,7 +217,7 @@ def reset(module: nn.Module) -> None:
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
-    """Return copies of a module's tensors, as sent and stored: those with these names, or all except frozen ones."""
+    """Return copies of a module's tensors, to send and to store: those in `names`, or all except frozen ones."""
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors_of(module).items()

@@ -162,7 +162,7 @@ class VectorizedFit:
                     whole[name].index_copy_(0, index, tensor)
 
     def _masks(self, silos: Tree, index: Tensor | None) -> list[Mask]:
-        """Return the dropout masks of a silo in this step, which are found once, without changing any buffers."""
+        """Return the dropout masks of a silo's step, which are determined once, without changing buffers."""
         place = self.number, silos["x"].shape[1:], silos["x"].dtype
         if place not in self.masks:
             found = list[list[Mask]]()

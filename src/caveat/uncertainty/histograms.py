@@ -33,7 +33,7 @@ def finite_sample_quantile(scores: Tensor, level: float) -> float:
 
 
 def conformal_index(n: int, level: float) -> int:
-    """Return ceil((n + 1) level), from 1: the position of the ordered score that bounds a new score with this
+    """Return ceil((n + 1) level), at least 1: the position of the ordered score that bounds a new score with this
     probability."""
     # The slack absorbs rounding: 100 * 0.07 is slightly above 7, and must not become 8.
     return max(math.ceil((n + 1) * level * (1 - 1e-12)), 1)

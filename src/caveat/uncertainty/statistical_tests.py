@@ -74,7 +74,7 @@ def binomial_tail(count: int, trials: int, probability: float) -> float:
 
 @lru_cache(maxsize=4096)
 def hypergeometric_tail(count: int, drawn: int, marked: int, total: int) -> float:
-    """Return the probability of at least `count` marked items in `drawn` draws from `total` items, `marked` marked."""
+    """Return the probability of at least `count` marked items in `drawn` draws from `total` items (`marked` marked)."""
     most = min(drawn, marked)
     if count <= max(0, drawn + marked - total):
         return 1.0

@@ -73,9 +73,9 @@ class Uncertainty:
     or unsure); switch and guaranteed abstain from inputs with an alarm. 0 raises no alarms."""
     policy: Literal["always", "best", "blend", "surer", "switch", "guaranteed"] | None = None
     """always: answer every input, with the local model if there is one; best: with the model that is better on the
-    silo's validation split; blend: with a weighted mean of both; surer: with the less uncertain one; switch: local,
-    global or abstain, by thresholds; guaranteed: as switch, with a bound on errors among answered inputs. By default
-    the method's own."""
+    silo's validation split; blend: with a weighted mean of both models; surer: with the less uncertain model; switch:
+    local, global or abstain, by thresholds; guaranteed: as switch, with a bound on errors among answered inputs. The
+    default is the method's own policy."""
     score: str | None = None
     """The score that the alarm unsure and the policies switch, guaranteed and surer compare: total (default for most
     methods), aleatoric, epistemic or one that the method adds."""

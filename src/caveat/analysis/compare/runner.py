@@ -49,7 +49,7 @@ class Runner:
 
     def prepare(self) -> None:
         """Check every method under every setting on the data of its first open seed. Raises DataError for invalid data
-        and ConfigurationError for settings that do not fit them."""
+        and ConfigurationError for settings that do not fit the data."""
         first: dict[tuple[str, str], PlannedRun] = {}
         for run in self._waiting():
             first.setdefault((run.setting.name, run.method.name), run)
