@@ -311,7 +311,7 @@ class Board:
         return won, lost, open_
 
     def differences(self, federation: str, seed: int, a: str, b: str, figure: str) -> SeedDifferences | None:
-        """Return row a's contributions of test inputs to a metric minus row b's; None if a cell is missing or failed."""
+        """Return row a's contributions of inputs to a metric minus row b's; None if a cell is missing or failed."""
         (one, source), (other, against) = a.split("/"), b.split("/")
         places = [CellPlace(federation, method, seed) for method in (one, other)]
         for place, name in zip(places, (source, against), strict=True):
