@@ -299,7 +299,7 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        (small(FEDAVG, FEDAVG), "more than one row would have the folder 'fedavg'"),
+        (small(FEDAVG, FEDAVG), "more than one row would use the folder 'fedavg'"),
         (small(MethodVariant("x", ("method.name=fedavg", "data.n_silos=9"))), r"row 'x' sets data\.n_silos=9"),
         (small(MethodVariant("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
         (small(FEDAVG, seeds=(1, 1)), "all different"),

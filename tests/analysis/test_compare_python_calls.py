@@ -115,7 +115,7 @@ def test_a_run_that_fails_is_failed_in_the_tables_and_the_others_go_on(tmp_path:
     [
         ({}, {}, "expected a mapping from names to methods"),
         ({"a": caveat.FedAvg}, {}, r"expected a name and a method such as caveat\.FedAvg\(\)"),
-        ({"a": caveat.FedAvg(), "a ": caveat.FedAvg()}, {}, "more than one row would have the folder 'a'"),
+        ({"a": caveat.FedAvg(), "a ": caveat.FedAvg()}, {}, "more than one row would use the folder 'a'"),
         (METHODS, {"seeds": [1, 1]}, r"seeds = \[1, 1\]: expected one or more seeds, all different"),
         (METHODS, {"seed": 1}, "seed cannot be passed to compare"),
     ],

@@ -117,7 +117,7 @@ def test_a_setting_without_a_default_is_refused(tmp_path: Path) -> None:
 
 def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     use(written(tmp_path, OWN))
-    with pytest.raises(ConfigurationError, match=r"'mine' is already the name of .*mine.py; rename one"):
+    with pytest.raises(ConfigurationError, match=r"'mine' is already the name of .*mine.py; rename one class"):
         use(written(tmp_path, OWN, "other.py"))
 
 

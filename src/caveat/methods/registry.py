@@ -72,7 +72,9 @@ class Methods(Mapping[str, "type[Method]"]):
             raise ConfigurationError(f"{_place(cls)}: {name!r} is a built-in method; rename the class")
         other = self._added.get(name)
         if other is not None and _place(other) != _place(cls):
-            raise ConfigurationError(f"{_place(cls)}: {name!r} is already the name of {_place(other)}; rename one")
+            raise ConfigurationError(
+                f"{_place(cls)}: {name!r} is already the name of {_place(other)}; rename one class"
+            )
         self._added[name] = cls
 
 
@@ -91,9 +93,7 @@ def _checked(cls: object) -> str:
         raise ConfigurationError(f"{place}: its settings are not frozen; put @caveat.frozen_settings above the class")
     first = _first_line(cls.__doc__)
     if not first or first.startswith((f"{cls.__name__}(", "Settings:")):
-        raise ConfigurationError(
-            f"{place}: no docstring; write one, of which `caveat list methods` shows the first line"
-        )
+        raise ConfigurationError(f"{place}: no docstring; add one, whose first line `caveat list methods` shows")
     if lacking := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:
         raise ConfigurationError(f"{place}: {lacking[0]}() is missing; every method needs {', '.join(NEEDED)}")
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]

@@ -96,7 +96,8 @@ class TrFedDis(FedBN):
             )
         if not (self.evidential or self.cross_entropy):
             raise ConfigurationError(
-                "with method.evidential = 0 and method.cross_entropy = 0, nothing is learned from labels; increase one",
+                "with method.evidential = 0 and method.cross_entropy = 0, nothing is learned from labels; set at least "
+                "one of them above 0",
                 "method.evidential",
             )
 

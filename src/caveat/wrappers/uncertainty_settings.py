@@ -235,7 +235,7 @@ class Uncertainty:
         subgroups = subgroups if self.by_subgroup else ()
         if self.familywise and (self.guarantee_scope or "federation") == "federation" and not subgroups:
             raise ConfigurationError(
-                "uncertainty.familywise = true has no effect with a single guarantee; several need "
+                "uncertainty.familywise = true has no effect with a single guarantee; also set "
                 "uncertainty.guarantee_scope = 'silo' or 'domain', or data.subgroups",
                 "uncertainty.familywise",
             )

@@ -108,7 +108,7 @@ class Grid(GridFile):
         for kind, names in (("row", [method.name for method in self.rows]), ("column", [c.name for c in self.columns])):
             slugs = [slug(name) for name in names]
             if doubled := [name for name, short in zip(names, slugs, strict=True) if slugs.count(short) > 1]:
-                raise ConfigurationError(f"more than one {kind} would have the folder {slug(doubled[0])!r}; rename one")
+                raise ConfigurationError(f"more than one {kind} would use the folder {slug(doubled[0])!r}; rename one")
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
             raise ConfigurationError(f"seeds = {list(self.seeds)}: expected one or more seeds, all different")
         if self.match_rounds and self.match_rounds not in [method.name for method in self.rows]:

@@ -136,7 +136,7 @@ def grid_of_calls(
     )  # fmt: skip
     short = [slug(name) for name in methods]
     if doubled := [name for name in methods if short.count(slug(name)) > 1]:
-        raise ConfigurationError(f"more than one row would have the folder {slug(doubled[0])!r}; rename one", "methods")
+        raise ConfigurationError(f"more than one row would use the folder {slug(doubled[0])!r}; rename one", "methods")
     if len(set(grid.seeds)) < len(grid.seeds) or not grid.seeds:
         raise ConfigurationError(
             f"seeds = {short_repr(list(seeds))}: expected one or more seeds, all different", "seeds"
