@@ -129,7 +129,7 @@ def test_long_values_are_cut(key: str) -> None:
 
 
 def test_an_empty_table_is_no_override() -> None:
-    assert told("training.lr={}") == "--set training.lr: an empty table sets nothing"
+    assert told("training.lr={}") == "--set training.lr: an empty table has no effect"
 
 
 # Lists

@@ -182,5 +182,7 @@ def test_what_is_no_change_is_one_line(x: Any, augment: Any, words: str) -> None
 @pytest.mark.parametrize("wrong", [lambda x: x[:, :2], lambda x: x.double(), lambda x: None])
 def test_a_function_that_changes_shapes_is_told(wrong: Any) -> None:
     silos = from_arrays({"a": (X, Y)}, augment=wrong)
-    with pytest.raises(RunError, match=r"augment '.*lambda.*' changed a batch \(8, 4\), torch\.float32 to"):
+    with pytest.raises(
+        RunError, match=r"augment '.*lambda.*' changed a batch of shape \(8, 4\) and dtype torch\.float32 to"
+    ):
         caveat.run(silos, caveat.FedAvg(rounds=1, training=caveat.Training(batch_size=8)))

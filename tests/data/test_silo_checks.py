@@ -118,7 +118,7 @@ def test_a_population_and_silos_made_by_hand(x: Tensor | None, y: Tensor | None,
             "inputs have shape (5,) and dtype int64, expected (5,)",
         ),
         (lambda name: silo(name, torch.from_numpy(HOLED).float()), "NaN"),
-        (lambda name: Silo(name, "", *[(X, Y)] * 4), "a tuple, expected caveat.data.Data(x, y)"),
+        (lambda name: Silo(name, "", *[(X, Y)] * 4), "a value of type tuple, expected caveat.data.Data(x, y)"),
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])

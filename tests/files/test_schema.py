@@ -225,7 +225,10 @@ def test_a_file_of_another_version_is_refused_with_both_versions(
         reader(copy)
     sentence = str(refused.value)
     assert path.name in sentence
-    assert f": schema {SCHEMA + 1} was written by another version; this one reads schema {SCHEMA}" in sentence
+    assert (
+        f": schema {SCHEMA + 1} was written by another version of caveat; this version reads schema {SCHEMA}"
+        in sentence
+    )
     assert "\n" not in sentence
 
 

@@ -167,7 +167,7 @@ def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
         yield path, value
         return
     if not value:
-        raise ConfigurationError(f"--set {cut(dotted(path), 100)}: an empty table sets nothing")
+        raise ConfigurationError(f"--set {cut(dotted(path), 100)}: an empty table has no effect")
     for key, inner in value.items():
         yield from _leaves((*path, key), inner)
 

@@ -30,8 +30,8 @@ def check_silo_name(name: SiloId, where: str = "") -> None:
     if bad or len(name.encode()) > LONGEST_NAME:
         shown = repr(name) if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]!r}..."
         raise DataError(
-            f"{where}silo name {shown}: expected at most {LONGEST_NAME} bytes of printable characters without '/', not "
-            "only spaces, and no dot at the beginning"
+            f"{where}silo name {shown}: expected at most {LONGEST_NAME} bytes of printable characters that contain no "
+            "'/', are not only spaces, and do not begin with a dot"
         )
 
 

@@ -26,7 +26,7 @@ def short_repr(value: object, most: int = 100) -> str:
     try:
         return cut(repr(value), most)
     except ValueError:  # Python does not print numbers with more than 4,300 digits
-        return f"a {type(value).__name__} with too many digits"
+        return f"a value of type {type(value).__name__} with too many digits"
 
 
 class CaveatError(Exception):

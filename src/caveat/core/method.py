@@ -111,7 +111,7 @@ class Round:
         object.__setattr__(self, "name", self.name or getattr(self.task, "__name__", ""))
         if not self.name.isidentifier():
             raise ConfigurationError(
-                f"Round.name = {self.name!r}: expected an identifier such as 'train'; pass it if the task has no name"
+                f"Round.name = {self.name!r}: expected an identifier such as 'train'; pass `name` if the task has none"
             )
         if self.linear not in (None, *get_args(Weights)):
             raise ConfigurationError(f"Round.linear = {self.linear!r}: expected 'examples', 'silos' or None")

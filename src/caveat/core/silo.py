@@ -67,8 +67,12 @@ class AugmentedData(Data):
         x = self.x[index]
         changed: object = self.augment(x)
         if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (x.shape, x.dtype):
-            form = f"{tuple(changed.shape)}, {changed.dtype}" if isinstance(changed, Tensor) else type(changed).__name__
-            raise DataError(f"augment {self.names[0]!r} changed a batch {tuple(x.shape)}, {x.dtype} to {form}")
+            form = f"a value of type {type(changed).__name__}"
+            if isinstance(changed, Tensor):
+                form = f"shape {tuple(changed.shape)} and dtype {changed.dtype}"
+            raise DataError(
+                f"augment {self.names[0]!r} changed a batch of shape {tuple(x.shape)} and dtype {x.dtype} to {form}"
+            )
         return changed, self.y[brought(index, self.y.device)]
 
     def labeled(self, y: Tensor) -> AugmentedData:

@@ -55,7 +55,7 @@ def check_silo(silo: Silo, classes: int, form: InputForm | None = None) -> None:
 
 def _check_data(data: object, where: str, form: InputForm | None, labels: range) -> InputForm:
     if not isinstance(data, Data):
-        raise DataError(f"{where}: found a {type(data).__name__}, expected caveat.data.Data(x, y)")
+        raise DataError(f"{where}: found a value of type {type(data).__name__}, expected caveat.data.Data(x, y)")
     x, y = data
     for name, tensor in (("x", x), ("y", y)):
         check_tensor(tensor, f"{where}: {name}")

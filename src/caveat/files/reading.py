@@ -118,7 +118,9 @@ def check_version(value: Any, where: str) -> None:
     """Raise DataError for the schema of another version of caveat."""
     version = value.get("schema") if isinstance(value, dict) else None
     if isinstance(version, int) and version != SCHEMA:
-        raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {SCHEMA}")
+        raise DataError(
+            f"{where}: schema {version} was written by another version of caveat; this version reads schema {SCHEMA}"
+        )
 
 
 def _is_json(line: bytes) -> bool:

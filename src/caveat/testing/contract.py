@@ -95,7 +95,9 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
         )
     paths = {template: folder / called.format(name) for template, called in FILES.items()}
     if there := [str(path) for path in paths.values() if path.exists() or path.is_symlink()]:
-        raise ConfigurationError(f"{there[0]} exists and is not overwritten; choose another name, or --out DIR")
+        raise ConfigurationError(
+            f"{there[0]} exists and is not overwritten; choose another name, or another folder (--out)"
+        )
     kind = _check(name, base)
     values = {"NAME": name.capitalize(), "MODULE": name, "BASE": kind.__name__, "MODULE_OF_BASE": base}
     values["GROUPS"] = _groups(kind)
