@@ -173,6 +173,8 @@ def test_a_silo_that_nobody_knows_is_refused_before_anything_is_waited_for(begun
     for name in ("hill", "coast"):
         (begun.project / "silos" / f"{name}.pub").touch()
     said = one_error(caveat(*words, "hill", "--silo", "tyop"), 2)
-    assert said.startswith("error: --silo tyop: unknown silo; these took part or are registered: coast, hill.")
+    assert said.startswith(
+        "error: --silo tyop: unknown silo, expected one that took part or is registered (coast, hill);"
+    )
     assert begun.said is None
     assert "did not deliver" in one_error(caveat(*words, "hill"), 4)

@@ -235,7 +235,7 @@ def test_a_forged_signature_is_refused() -> None:
 @pytest.mark.parametrize(
     ("survivors", "why"),
     [(["b", "c", "d"], "not in the sum"),
-     (["a", "b"], "a sum over 2 of 4"), (["a"], "a sum over 1 of 4"), (["a", "b", "c", "x"], "does not take part"),
+     (["a", "b"], "sum is over 2 of 4"), (["a"], "sum is over 1 of 4"), (["a", "b", "c", "x"], "does not take part"),
      (["a", "a", "b"], "listed twice")],
 )  # fmt: skip
 def test_a_wrong_set_of_survivors_is_refused(survivors: list[str], why: str) -> None:

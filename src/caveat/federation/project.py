@@ -156,8 +156,8 @@ def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
         return
     if unknown := [silo for silo in silos if silo not in known | admitted]:
         raise ConfigurationError(
-            f"--silo {plain(unknown[0])}: unknown silo; these took part or are registered: "
-            f"{', '.join(map(plain, sorted(known | admitted)))}. Register a new one first: ./admit.sh NAME.pub"
+            f"--silo {plain(unknown[0])}: unknown silo, expected one that took part or is registered "
+            f"({', '.join(map(plain, sorted(known | admitted)))}); register a new silo with ./admit.sh NAME.pub"
         )
 
 

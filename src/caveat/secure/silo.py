@@ -200,7 +200,7 @@ class SecureSilo:
         roster = self._roster()
         if shares >= roster.threshold:
             raise self.refuse(
-                f"the noise of {shares} other silos protects its update, but a sum over {roster.threshold} of "
+                f"the noise of {shares} other silos protects the update, but a sum over {roster.threshold} of "
                 f"{roster.silos} silos can be opened: the server reported more silos than there are keys"
             )
 
@@ -220,7 +220,7 @@ class SecureSilo:
         if not set(members) <= set(roster.names) or len(set(members)) < len(members) or own.silo not in members:
             raise self.refuse("the silos are not in the session's list of keys, or this silo is missing")
         if len(members) < needed:
-            raise self.refuse(f"a sum over {len(members)} of {roster.silos} silos, expected {needed} or more")
+            raise self.refuse(f"the sum is over {len(members)} of {roster.silos} silos, expected {needed} or more")
         for name in members:
             if name != own.silo:
                 text = unseal(self._channel(roster, name), inbox.get(name, b""), self._about(roster, name, own.silo))
@@ -253,7 +253,9 @@ class SecureSilo:
         if not alive <= set(own.members) or len(alive) < len(survivors):
             raise self.refuse("a survivor does not take part in this session, or is listed twice")
         if len(alive) < roster.threshold:
-            raise self.refuse(f"a sum over {len(alive)} of {roster.silos} silos, expected {roster.threshold}")
+            raise self.refuse(
+                f"the sum is over {len(alive)} of {roster.silos} silos, expected at least {roster.threshold}"
+            )
         self._check_new(use.work)
         return use, agreement(bytes.fromhex(use.context), survivors)
 
@@ -268,7 +270,7 @@ class SecureSilo:
         if len(signed) < roster.threshold:
             raise self.refuse(
                 f"{len(signed)} of {roster.silos} silos signed the sum of slot {slot} as it is known here, expected "
-                f"{roster.threshold}: the others received a different model, request or list of silos"
+                f"{roster.threshold}: the other silos received a different model, request or list of silos"
             )
         use.opened = True
         own.summed.append(use.work)
