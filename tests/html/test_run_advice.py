@@ -328,7 +328,7 @@ def test_training_that_still_improves_comes_before_what_a_new_model_makes_void(t
     assert found is not None
     told = [str(Markup(each).striptags()) for each in found.advice]
     assert told[0].startswith("Train for more rounds with")
-    assert told[0].endswith(" Then judge it again.")
+    assert told[0].endswith(" Then judge the new run.")
     assert not any("temperature" in each for each in told)
 
 

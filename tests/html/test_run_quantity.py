@@ -197,7 +197,7 @@ def test_intervals_with_too_many_inputs_beyond_chance_are_too_wide(
 @pytest.mark.parametrize(
     ("errors", "said"),
     [
-        ((9, 6, 7, 8), "was lowest after round 2 (6.00, after the last 8.00"),
+        ((9, 6, 7, 8), "was lowest after round 2 (6.00; after the last round, 8.00"),
         ((9, 8, 7, 6), ""),
         ((9, 6, 6.1, 6.2), ""),
     ],
@@ -324,7 +324,7 @@ def test_a_use_of_predictions_is_advised_only_if_it_is_shown(tmp_path: Path, noi
     low, high = (f"{end(found.values()):.2f}" if found else "" for end in (min, max))
     assert ("Only to rank a silo's inputs, predict new inputs with caveat predict" in page) == (noise == 2.0)
     assert (f": the rank correlation with observed values is {low} to {high}" in page) == (noise == 2.0)
-    worse = ". Do not use their mean as a forecast of the silo's mean: it is off by "
+    worse = ". Do not use the mean of predictions to forecast a silo's mean: it is off by "
     means = [(np.mean(each["observed"]), np.mean(each["value"])) for each in observed]
     own, median = (np.mean([abs(y - other) for y, other in pairs]) for pairs in (means, [(y, 10) for y, _ in means]))
     assert (own >= median) == (shift == 8.0 or noise == 200.0)

@@ -91,7 +91,7 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     assert (
         advice(found) == "Have a person decide inputs with total_uncertainty among the largest 10 % or with an alarm "
         "(for inputs unlike the silo's own, or more uncertain): 36 to 54 of 360 test inputs, with at least 6 of 9 "
-        "errors. Of the less uncertain ones of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); "
+        "errors. Of the less uncertain inputs of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); "
         "the limit was chosen on the same inputs."
     )
     silent = told(confident_run(tmp_path / "silent", RIGHT, off=1, temperature=True, unfamiliar=0.0))
@@ -210,7 +210,7 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     [
         ([0.0, 0.01, 0.025], "Have a person decide inputs with total_uncertainty above 0.321 nats (the most "
                              "uncertain tenth) or with an alarm (for inputs unlike the silo's own, or more uncertain): "
-                             "36 to 54 of 360 test inputs, with at least 6 of 9 errors. Of the less uncertain ones "
+                             "36 to 54 of 360 test inputs, with at least 6 of 9 errors. Of the less uncertain inputs "
                              "of all silos, 0.9 % (3 of 324) are wrong (95 % interval 0.3 % to 2.7 %); the limit was "
                              "chosen on the same inputs."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 3.9 % (7 of 180) are "

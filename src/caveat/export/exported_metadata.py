@@ -59,14 +59,16 @@ FIGURES = {
     "unfamiliar": "share of inputs called unfamiliar",
     "novel": "share of inputs called novel", "unsure": "share of inputs called unsure",
     "set_coverage": "share of sets with the true class", "set_size": "classes per set",
-    "mae": "mean absolute error of medians", "reference_mae": "the same of the median of all training targets",
-    "rmse": "root mean squared error of means", "reference_rmse": "the same of the mean of all training targets",
+    "mae": "mean absolute error of medians", 
+    "reference_mae": "mean absolute error of the median of all training targets",
+    "rmse": "root mean squared error of means", 
+    "reference_rmse": "root mean squared error of the mean of all training targets",
     "crps": "continuous ranked probability score of the distributions",
-    "reference_crps": "the same of the distribution of all training targets",
+    "reference_crps": "continuous ranked probability score of the distribution of all training targets",
     "interval_coverage": "share of intervals with the true value", "interval_width": "mean width of intervals",
     "interval_low": "mean lower bound of times", "events": "inputs whose event was observed",
     "c_index": "Harrell's C-index", "c_index_uno": "Uno's C-index", "integrated_brier": "integrated Brier score",
-    "reference_integrated_brier": "the same of the Kaplan-Meier curve of all training targets",
+    "reference_integrated_brier": "integrated Brier score of the Kaplan-Meier curve of all training targets",
     "d_calibration": "p-value of D-calibration",
 }  # fmt: skip
 
@@ -114,7 +116,9 @@ def described_output(name: str, target: Quantity | None = None) -> str:
 def figure_text(name: str, target: Quantity | None) -> str:
     """Return the description of a metric; with a declared range, predictions without inputs are uniform in it."""
     declared = name.startswith("reference_") and target is not None and target.declared
-    return "the same of a uniform distribution over data.range" if declared else FIGURES[name]
+    return (
+        f"{FIGURES[name].partition(' of ')[0]} of a uniform distribution over data.range" if declared else FIGURES[name]
+    )
 
 
 def task(raw: RawInputs) -> str:

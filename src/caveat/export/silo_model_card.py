@@ -130,7 +130,7 @@ def _errors(folder: RunFolder, silo: SiloId, target: Quantity) -> dict[str, Any]
         label, known = FIGURES[name], f"reference_{name}"
         found[label] = _single(getattr(test, name), n)
         if known in FIGURES:
-            without = figure_text(known, target).removeprefix("the same of ")
+            without = figure_text(known, target).partition(" of ")[2]
             found[f"{label}, without inputs ({without})"] = _single(getattr(test, known), n)
         found[f"{label}, training alone"] = None if alone is None else _single(getattr(alone, name), n)
         found[f"{label}, mean over silos"] = _single(getattr(folder.mean, name))

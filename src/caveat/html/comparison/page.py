@@ -58,7 +58,8 @@ def glossary(record: Comparison) -> str:
         text += f"A domain, such as {domains[-1]}, is a group of silos whose inputs are of one kind. "
     if any(measure.figure == "augrc" for measure in record.measures):
         text += (
-            "AUGRC is the share of inputs with a wrong prediction that is not withheld, averaged over shares withheld."
+            "AUGRC is the share of inputs that are predicted wrongly and not withheld, averaged over all shares of "
+            "withheld inputs."
         )
     return text.strip()
 

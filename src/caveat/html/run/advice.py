@@ -92,7 +92,7 @@ def advice(run: RunFolder, found: Confidence | None, outside: Statement | None, 
         unknown = not_foreign(run, outside, few and not alarms_only(run))
         local = local_only(run, always(run))
         early = more if (gain := rising(run)) and gain.clear else None  # a new model needs another temperature
-        first = early and Markup("{} Then judge it again.").format(early)
+        first = early and Markup("{} Then judge the new run.").format(early)
         steps = [first, alone_at(run, lost) if lost else None, *_where_not(run, *gained), unknown, local]
         steps += [_above_at(run), None if early else _calibrating(run, found)]
         checked = Markup(f"{_EVERY}: {{}}").format(wrong) if wrong else None
@@ -372,7 +372,8 @@ def _leaving(run: RunFolder, alarms: bool) -> Markup | None:
         referred, wrong = inputs - round(coverage * inputs), round(errors * inputs)
         found_errors = wrong - round(risk * round(coverage * inputs))
         said = Markup("Have a person decide inputs with <code>total_uncertainty</code> {}{}: {} of {:,} test inputs, ")
-        said += Markup("with {}{:,} of {}. Of the less uncertain ones{}, {}; the limit was chosen on the same inputs.")
+        said += Markup("with {}{:,} of {}. Of the less uncertain inputs{}, {}; the limit was chosen on the same ")
+        said += "inputs."
         raised = sum(round((silo.test.alarms or 0.0) * (silo.n_test or 0)) for silo in run.silos) if alarms else 0
         # it is unknown how many inputs are uncertain and raise an alarm, too
         which_ones = [f"{each:,}" for each in dict.fromkeys((max(referred, raised), min(referred + raised, inputs)))]

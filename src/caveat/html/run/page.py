@@ -116,7 +116,7 @@ def wrong_rows(gallery: Gallery) -> Table | None:
         *(column(name, [each.row_values.get(name, "") for each in found]) for name in names),
     ]
     caption = (
-        "From all silos, with the values that the model had; missing values are empty. This page contains values of "
+        "Inputs of all silos, with the values that the model had; missing values are empty. This page has values of "
     )
     return table(columns, f"{caption}single inputs.", [each.silo for each in found])
 

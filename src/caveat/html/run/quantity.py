@@ -260,8 +260,10 @@ def next_steps(run: RunFolder, fewer: Sequence[Markup], maybe: Sequence[Markup])
         low, high = (f"{end(rank[name] for name in ordered):.2f}" for end in (min, max))
         check = f": the rank correlation with observed values is {low}{f' to {high}' * (low != high)}"
         if (gaps := mean_gaps(run)) and gaps[0] >= gaps[1]:
-            text = ". Do not use their mean as a forecast of the silo's mean: it is off by {}, the median of training "
-            check += text.format(significant(gaps[0])) + f"targets by {significant(gaps[1])} (means over silos)"
+            text = ". Do not use the mean of predictions to forecast a silo's mean: it is off by {}, the median of "
+            check += (
+                text.format(significant(gaps[0])) + f"training targets by {significant(gaps[1])} (means over silos)"
+            )
         steps.append(predicting(run, ordered, check, "Only to rank a silo's inputs, "))
     return [*steps, *([] if fewer else maybe or [Markup("Try more <code>rounds</code>{}.").format(twice(run))])]
 
@@ -313,7 +315,7 @@ def _stop_earlier(run: RunFolder) -> tuple[list[Markup], list[Markup]]:
     if gap and gap.low is not None:
         told = "; difference {}, 95 % interval over silos {} to {}, {}".format(*alike(gap.known, last), shown)
     values = called, at, significant(least), significant(last), told
-    step = Markup(f"{text}({{}}, after the last {{}}{{}}).").format(Markup(head), by, *values)
+    step = Markup(f"{text}({{}}; after the last round, {{}}{{}}).").format(Markup(head), by, *values)
     return ([step], []) if clear else ([], [step])
 
 

@@ -72,7 +72,7 @@ def _open_table(run: RunFolder, top: Sequence[SiloRow], silos: int) -> Table | N
         caption += "; a tick marks the accuracy of always predicting the most frequent training class"
     worst = silo_table(run, top, f"{caption}.", footer=True)
     if worst and any(cell.flag for each in worst.columns for cell in each.cells):
-        caption += ". A triangle marks a finding of a silo's own test inputs beyond chance"
+        caption += ". A triangle marks what a silo's own test inputs show, beyond chance"
     return worst and replace(worst, caption=f"{caption}.")
 
 
@@ -246,7 +246,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
     worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
     about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
-    about += f" (each is expected at {0.025 * len(known):.2g} by chance)"
+    about += f" (by chance, {0.025 * len(known):.2g} of each are expected)"
     about = about if better or worse else f"No interval of {plural(len(known), 'silo')} excludes 0"
     ends = [end for dot, _ in known for end in dot.known]
     values = ticks(min(0.0, *ends), max(0.0, *ends))
@@ -257,7 +257,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
         group(dot.note, dots(frame, 0, [(dot, y)], 3.6), class_="c0", name=name)
         for (dot, name), y in zip(known, layout.at, strict=True)
     ]
-    label = f"Accuracy of the federation less that of training alone. {about}. "
+    label = f"Accuracy of the federation minus that of training alone. {about}. "
     label += "; ".join(dot.note for dot, _ in [*known[:3], *known[3:][-3:]])
     written_ticks = written(values, lambda value: signed(tick(100 * value)) if value > 0 else tick(100 * value))
     drawing = dot_plot(layout, label, written_ticks, "points of accuracy", *named(layout), zero, *drawn)

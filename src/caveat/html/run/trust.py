@@ -91,7 +91,8 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
     lines.append(line((x, frame.top), (x, frame.bottom), "event"))
     lines.append(text(x, frame.top - 4, short, "middle", "note"))
     x_ticks, y_ticks = written(inner_ticks(frame.x_range, 6), tick), written(ticks(0, 1, 4), percent_tick)
-    drawn = plot(frame, f"{axis.capitalize()} of predictions: {told}", x_ticks, y_ticks, axis, *lines)
+    about = f"Distributions of {axis.partition(',')[0]}: {told}"
+    drawn = plot(frame, about, x_ticks, y_ticks, axis, *lines)
     caption = f"Share of each kind of test inputs with at most this {axis.partition(' ')[0]} ({told}). The dotted "
     caption += "line is where the curves differ most; a larger difference is better."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
@@ -195,10 +196,8 @@ def _confidence_line(found: Confidence, everywhere: bool) -> Statement:
         return Statement(found.kind, text.format(how, first, equation(found.p / checks), checks, equation(found.p)))
     if not found.resolved:
         band = found.pooled.ece_null
-        unnoticed = (
-            f": the calibration error (ECE) is {decimal(found.pooled.ece)}, and chance alone explains " if band else ""
-        )
-        unnoticed += f"up to {decimal(band.upper)}" if band else ""
+        ece = f". The calibration error (ECE) is {decimal(found.pooled.ece)}, and chance alone explains up to "
+        unnoticed = f"{ece}{decimal(band.upper)}" if band else ""
         text = Markup("<b>It is unknown whether its confidence is right</b>: {} are too few{}.")
         return Statement(found.kind, text.format(plural(n, "test input"), unnoticed))
     text = Markup("<b>No error of its confidence was found</b> in {:,} test inputs: they are predicted with {} ")
