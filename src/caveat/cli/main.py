@@ -34,7 +34,7 @@ class CommandLine(typer.core.TyperGroup):
         # Typer 0.20 escapes brackets for rich even in plain help, and then shows backslashes.
         typer.core.HAS_RICH = False
         for each in parameters(self):
-            each.show_envvar = False  # or its errors end with "(env var: 'None')"
+            each.show_envvar = False  # otherwise, errors end with "(env var: 'None')"
         use_huge_pages()
         with outlets() as results:
             try:

@@ -39,7 +39,7 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     text = read(file, f"recipe {file.stem}" if file.parent == FOLDER else str(file), sets)
     table = _merged(text)
     named = _section(table, ("data",)).get("dictionary")
-    if isinstance(named, str):  # only here, because stored or received configurations must not make caveat read files
+    if isinstance(named, str):  # files are read only here, never for stored or received configurations
         columns = read_dictionary(_dictionary_file(named, file.parent))
         table["data"]["dictionary"] = [dataclasses.asdict(column) for column in columns]
     return _checked(table, text)
@@ -277,7 +277,7 @@ def _unknown(path: KeyPath, method: str, written: KeyPath = ()) -> str:
 
     if elsewhere := next((other for other in sorted(valid, key=len) if other and other[-1] == key), None):
         return f"unknown key {dotted(written)}; did you mean {dotted(elsewhere)}?"
-    # In other sections the name must be very similar: "foo" should not suggest method.floor.
+    # In other sections, the name must be very similar: "foo" should not suggest method.floor.
     for candidates, likeness in ((here, 0.6), (valid, 0.8)):
         if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1, likeness):
             nearest = next(other for other in candidates if other[-1] == close[0])
@@ -296,7 +296,7 @@ def check_key(key: str, option: str) -> None:
 def _keys(cls: Any, section: KeyPath) -> Iterator[KeyPath]:
     """Yield every key of settings and of nested settings."""
     hints = get_type_hints(cls)
-    for key in (field.name for field in dataclasses.fields(cls)):  # without class attributes
+    for key in (field.name for field in dataclasses.fields(cls)):  # class attributes are no keys
         yield (*section, key)
         inner = get_args(hints[key])[0] if get_origin(hints[key]) is tuple else hints[key]
         if dataclasses.is_dataclass(inner) and inner is not MethodSettings:

@@ -39,7 +39,7 @@ class ConfigText:
 
     def place(self, path: KeyPath) -> str:
         """Return where a key was set: "--set", a line of the file, or just the file."""
-        # Also for nested keys: an override of data.split.train can invalidate the sum over data.split.
+        # Keys above and below an overridden key count, too: data.split.train can invalidate the sum over data.split.
         if path and any(path[: len(key)] == key or key[: len(path)] == path for key in self.overrides):
             return "--set"
         line = line_of(self.text, path)

@@ -90,7 +90,7 @@ def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
         return mean
     threads = _processors()
     run = BLOCK * math.ceil(mean.numel() / (BLOCK * threads))
-    # Python threads with one torch thread each: they wait without spinning while other processes run.
+    # Python threads with one torch thread each wait without spinning while other processes run.
     with ThreadPoolExecutor(threads, "caveat-mean", torch.set_num_threads, (1,)) as pool:
         pieces = zip(*(torch.split(flat, run) for flat in flats), strict=True)
         list(pool.map(lambda piece: _fill(shares, *piece), pieces))

@@ -79,7 +79,7 @@ def device_count(kind: str) -> int:
         module = torch.get_device_module(kind)
     except RuntimeError:
         return 0
-    # Not is_available, which starts to initialize CUDA: the process could no longer fork workers.
+    # is_available would start to initialize CUDA, and the process could no longer fork workers.
     count = getattr(module, "device_count", None)
     return 0 if kind == "cpu" or count is None else int(count())
 

@@ -110,7 +110,7 @@ class Prediction:
     typicality: Tensor | None = None  # (N,) float64 in (0, 1], combined p-values, which raise alarms
     false_alarm_rate: float = 0.0  # an input has an alarm if its typicality is at most this rate
     ranked_among: int | Tensor = 0  # number of calibration inputs among which p-values rank inputs, or (N,) numbers
-    limited: Tensor | None = None  # (N,) int64 of Reason for which a policy abstained, if known
+    limited: Tensor | None = None  # (N,) int64 of Reason: why a policy abstained, if known
     input_notes: tuple[str, ...] = ()  # (N,) warnings about raw inputs unlike training data, or ""; () for tensors
     unlike_columns: tuple[UnlikeColumn, ...] = ()  # of all raw table rows together; at most 5 % false alarms per batch
     uncalibrated_probs: Tensor | None = None  # (N, C) float64, `probs` before temperature scaling, if they were scaled

@@ -195,7 +195,7 @@ def _python_errors(cls: Any, detail: ErrorDetails) -> Sequence[ConfigurationErro
 def _unknown(cls: Any, name: str) -> str:
     names = [field.name for field in dataclasses.fields(cls)]
     close = get_close_matches(name, names, 1)
-    for field in dataclasses.fields(cls):  # a setting of inner settings, such as FedAvg(lr=0.1)
+    for field in dataclasses.fields(cls):  # the name may be that of a nested setting, as in FedAvg(lr=0.1)
         if name in {inner.name for inner in _fields(field.default)}:
             close = [f"{field.name}={type(field.default).__name__}({name}=...)"]
     return f"{{key}}: {cls.__name__} has no such setting" + (

@@ -200,7 +200,7 @@ class Silo:
     def context(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> SiloContext:
         """Return what a method can access at this silo in a round, with workspaces `module` and `own`."""
         splits = self.train, self.validation, self.calibration
-        values = self.values  # of a silo that is read on access, without those of the test split
+        values = self.values  # without the test split if the silo is read on access
         if "test" in values:
             values = {name: each for name, each in values.items() if name != "test"}
         return SiloContext(

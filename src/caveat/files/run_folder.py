@@ -209,7 +209,9 @@ def read_run(path: Path) -> RunFolder:
         about = other_kind(path) or f"is not the folder of a run: it contains none of {', '.join(_FILES)}"
         raise MissingError(f"{path} {about}")
     summary = record_of(path / "summary.json", schema.Summary)
-    manifest = Manifest(path, summary.files) if summary else manifest_of(path)  # which reads the summary again
+    manifest = (
+        Manifest(path, summary.files) if summary else manifest_of(path)
+    )  # manifest_of would read the summary again
     manifest.check(*_CHECKED)
     config = text_of(path / "config.toml")
     rows, left_out, noted = read_rows(path / "rounds.jsonl")
