@@ -141,7 +141,7 @@ def _beside(finding: Finding) -> str:
 
 _LEVEL = 0.05
 _DECIDING = {"partial": "partial correlation", "exponent": "exponent of n", "rank_correlation": "rank correlation"}
-"""Keys and names of the measurement that a finding's limit is about, the first one that it has."""
+"""Keys and names of measurements; the limit of a finding is for the first one that the finding has."""
 
 
 def _estimate(finding: Finding) -> Dot | None:

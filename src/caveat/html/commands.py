@@ -1,4 +1,4 @@
-"""Commands of pages with other options."""
+"""Commands on pages, and changes of their options."""
 
 import shlex
 from collections.abc import Iterator, Mapping

@@ -158,7 +158,7 @@ def histogram(
 
 
 def _binned(numbers: Sequence[Point], low: float, high: float, bars: int) -> list[float]:
-    """Return the sum of the numbers of all values in each bin."""
+    """Return for each bin the sum of the numbers of its values."""
     counts = [0.0] * bars
     for value, number in numbers:
         at = math.floor((value - low) / (high - low or 1) * bars + 1e-9)

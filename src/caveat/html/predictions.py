@@ -119,7 +119,7 @@ def _why(reasons: Iterable[Reason], more: Mapping[str, int] = MappingProxyType({
 
 
 def verdicts(found: PredictedInputs) -> list[Statement]:
-    """Return the kind and the text of what is known about all inputs together, the worst first."""
+    """Return the verdicts on all inputs together, the worst first."""
     prediction, lines = found.prediction, list[Statement]()
     n = len(prediction)
     rate = prediction.false_alarm_rate
@@ -307,7 +307,7 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
 
 
 def _expected(found: PredictedInputs) -> str:
-    """Return how many test inputs were wrong: of the silo, and of all silos up to the limit of uncertainty."""
+    """Return how many test predictions were wrong: of the silo, and of all silos up to the limit of uncertainty."""
     told = "Without an alarm, a prediction can still be wrong"
     known = found.own if found.limit is not None else found.tested
     parts = [_wrong_at(found, *known)] if known and known[1] else []

@@ -13,7 +13,7 @@ WIDTH = 480.0
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing as a page shows it."""
+    """A drawing with its title and caption."""
 
     title: str
     drawing: Markup

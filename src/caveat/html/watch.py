@@ -21,7 +21,7 @@ class Found(NamedTuple):
 
 
 def chart(points: Sequence[tuple[int, float]]) -> Chart | None:
-    """Return the evidence over inputs on a logarithmic axis, None with fewer than two points."""
+    """Return the evidence over inputs on a logarithmic axis; None with fewer than two points."""
     if len(points) < 2:
         return None
     logs = [(float(t), math.log10(min(max(share, 1e-4), 1e4))) for t, share in points]

@@ -11,7 +11,7 @@ from ...files.schema import CURVES, Comparison, DifferenceRecord, Measure, Setti
 _UNEVEN = 4.0
 """Ratio of times of a method's runs above which costs in time are ranges."""
 _LEVEL = 0.0005
-"""Difference of accuracies below which two are equal after rounding."""
+"""Difference below which two accuracies are called equal."""
 _RISING = 0.02
 """Increase of the accuracy in the last third of rounds above which more rounds are advised."""
 

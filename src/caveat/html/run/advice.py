@@ -228,7 +228,7 @@ def refusal(run: RunFolder, silo: str) -> str:
 
 
 def against(run: RunFolder, silo: str) -> str:
-    """Return the advice against a silo's model, also if test inputs only do not show its use; empty without any."""
+    """Return the advice against a silo's model, also if test inputs merely do not show its use; empty without any."""
     if wrong := _mostly_wrong(run):
         return refusal(run, silo) or f"Do not use this model: {wrong}"
     alone = [] if too_few(run) and len(run.silos) > 1 else without_gain(run)[1]
@@ -250,8 +250,8 @@ def _where_not(run: RunFolder, worse: list[str], unknown: list[str]) -> list[Mar
 
 
 def _retest(run: RunFolder, alarms: bool) -> list[Markup]:
-    """Return in order what to do about a guarantee of all silos together that test inputs exceed, beyond chance at its
-    own confidence level; empty if they do not."""
+    """Return what to do, in order, if there are more test errors than a guarantee of all silos together allows, beyond
+    chance at its confidence level; empty otherwise."""
     promise, test = (run.summary.guarantee, kept(run.summary)) if run.summary else (None, None)
     if run.summary is None or promise is None or test is None or test.risk is None or not promise.guaranteed:
         return []
@@ -290,8 +290,8 @@ def _above_at(run: RunFolder) -> Markup | None:
 
 
 def alone_step(run: RunFolder, behind: bool, gap: Dot | None, error: bool = False) -> Markup | None:
-    """Return how to find out whether the federation helps, or that it does not, from the `gap` to training alone, in
-    accuracy or in an `error`; None if the federation is better, or if this cannot be tested here."""
+    """Return how to find out whether the federation helps, or that it does not; `gap` is the difference in accuracy, or
+    in an `error`, to training alone. None if the federation is better, or if this cannot be tested here."""
     if run.method == ALONE or run.federated or len(run.silos) < 2:
         return None
     if ALONE not in run.comparable:

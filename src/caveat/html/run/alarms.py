@@ -1,4 +1,4 @@
-"""Alarms: false ones among a silo's own inputs, and detection of out-of-distribution inputs."""
+"""False alarms among a silo's own inputs, and the wording of alarms."""
 
 import math
 from collections.abc import Sequence
@@ -99,8 +99,8 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
 
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float, pooled: int = 0) -> bool:
-    """Return the same for all silos together, whose sum is about normal; False if a count is unknown. Silos with too
-    few calibration inputs count as one with all of these, `pooled`."""
+    """Return whether all silos together raise more false alarms than guaranteed, beyond chance at 5 %, by a normal
+    approximation; False if a count is unknown. Silos with too few calibration inputs count as one with `pooled`."""
     found, mean, variance, few = 0.0, 0.0, 0.0, 0
     for silo in silos:
         n, inputs = silo.n_calibration, silo.n_test

@@ -24,7 +24,7 @@ def at_silo(run: RunFolder, silo: str) -> SiloAdvice:
 
 
 def _others_better(run: RunFolder, silo: str) -> str:
-    """Return that a simple model or training alone is better; empty if neither is known to be."""
+    """Return the advice that a simple model or training alone is better; empty if neither is known to be better."""
     if early := below(run):
         return f"Do not use it yet: {shortfall(early)}."
     if behind_alone(run):

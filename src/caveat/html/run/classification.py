@@ -156,14 +156,14 @@ class OneClass(NamedTuple):
 
     name: str
     called: int
-    """Number of inputs for which it is predicted."""
+    """Number of inputs for which the class is predicted."""
     having: int
-    """Number of inputs that have this class."""
+    """Number of inputs that have the class."""
     inputs: int
 
     @property
     def of(self) -> str:
-        """The number of inputs for which it is predicted, in words."""
+        """The number of inputs for which the class is predicted, in words."""
         which = f"all {self.inputs:,}" if self.called == self.inputs else f"{self.called:,} of {self.inputs:,}"
         return f"{which} test inputs"
 

@@ -20,7 +20,7 @@ MATERIAL = 0.05
 _RESOLVED = 0.05
 """Maximum upper end of the chance band with which the ECE is judged: smaller calibration errors can go unnoticed."""
 _SPREAD = 3.0
-"""Minimum variance of a number of correct predictions for which it is about normal."""
+"""Minimum variance with which the number of correct predictions is about normal."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Confidence:
     silos: Sequence[SiloConfidence]
     """In ascending order of accuracy."""
     bins: Reliability
-    """Of all inputs."""
+    """The bins of all inputs."""
     pooled: Metrics
 
     @cached_property
@@ -168,7 +168,7 @@ class Confidence:
         return Check(sure.p, True, sure.too_many, text)
 
     def _silos(self) -> Check | None:
-        """Compare the number of silos that are off with the 5 % that chance explains."""
+        """Compare the number of silos whose confidence is off with the 5 % that chance explains."""
         over = sum(one.over for one in self.off)
         off = max(over, len(self.off) - over)
         if not off or len(self.judged) < 2:
@@ -225,7 +225,7 @@ def _of_rates(bins: Reliability, end: int, whose: str) -> Check | None:
 
 def silos_off(run: RunFolder) -> dict[str, str]:
     """Return the silos whose ECE is above chance and whose errors are more or fewer than their mean confidence
-    predicts, beyond chance at 5 % over all silos, with both numbers."""
+    predicts, beyond chance at 5 % over all silos, with the observed and the expected number."""
     told = dict[str, str]()
     for each in filter(None, map(_of_silo, run.silos)):
         wrong, expected = round((1 - each.accuracy) * each.inputs), max((1 - each.confidence) * each.inputs, 1e-9)

@@ -68,7 +68,7 @@ class Single(NamedTuple):
 
     local: bool
     right: float
-    """Its accuracy on own inputs."""
+    """The accuracy of the model on own inputs."""
     chosen: float
     """The accuracy of the run's choice on these inputs."""
 
@@ -91,8 +91,8 @@ def better_alone(run: RunFolder) -> Single | None:
 
 
 def local_only(run: RunFolder, by: Markup) -> Markup | None:
-    """Return where to answer every input with the local models, which are better on own inputs, how, and what this
-    costs on inputs that only other silos know; None if they are not better."""
+    """Return where and how to answer every input with the local models, which are better on own inputs, and what this
+    costs on inputs that only other silos know; None if the local models are not better."""
     found = better_alone(run)
     if found is None or not found.local or run.summary is None:
         return None
@@ -109,7 +109,7 @@ def local_only(run: RunFolder, by: Markup) -> Markup | None:
 
 
 def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
-    """Return how to pass fewer own inputs to a global model that is less often right on them; None if none are."""
+    """Return how to pass fewer own inputs to a global model that is less accurate on them; None without such inputs."""
     own = run.summary.tested.get(INSIDE) if run.summary else None
     share = own.decisions.get("global", 0.0) if own else 0.0
     if own is None or run.summary is None or run.summary.policy.name != CHOSEN or not share:
@@ -126,8 +126,8 @@ def fewer_handed_over(run: RunFolder, by: Markup) -> Markup | None:
 
 
 def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | None:
-    """Return what a person decides where foreign inputs can arrive, if too many of them are answered wrongly by the
-    verdict on them; `few` is whether not all own inputs are answered."""
+    """Return what a person decides where foreign inputs can arrive, if too many of these are answered wrongly by the
+    verdict `line`; `few` is whether not all own inputs are answered."""
     if line is None or line.kind == "good" or run.summary is None:
         return None
     limit = run.summary.guarantee.risk if run.summary.guarantee else TOLERATED

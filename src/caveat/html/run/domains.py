@@ -21,7 +21,7 @@ class Counts:
     inputs: int
     right: int
     confidence: float
-    """NaN if it is unknown for some silo."""
+    """NaN if the confidences of some silo are unknown."""
 
     @property
     def told(self) -> str:
@@ -54,8 +54,8 @@ class Lowest:
 
 
 def lowest_domain(run: RunFolder) -> Lowest | None:
-    """Return the domain with the lowest accuracy, if silos are small and its inputs show that it is below that of the
-    others; None otherwise. The two intervals are corrected for the number of domains and do not overlap."""
+    """Return the domain with the lowest accuracy, if silos are small and it is shown to be below the accuracy in the
+    others; None otherwise. The intervals of the two, corrected for the number of domains, do not overlap."""
     found = _by_domain(run) if too_few(run) else {}
     if len(found) < 2:
         return None

@@ -54,7 +54,7 @@ def _by_sets(run: RunFolder) -> str:
 
 
 def _more_calibration(run: RunFolder) -> Markup:
-    """Return how to calibrate on twice the inputs, taken from training; without a command if there are too few."""
+    """Return how to calibrate on twice the inputs, taken from training; without a command if too few are left."""
     sizes = [sum(getattr(silo, f"n_{of}") or 0 for silo in run.silos) for of in ("calibration", "validation", "train")]
     total, (calibration, validation, train) = sum(sizes), sizes
     if not total or train < 2 * calibration:

@@ -42,7 +42,7 @@ def overview(run: RunFolder) -> Overview | None:
 
 
 def _sentence(run: RunFolder) -> Markup:
-    """Return the result of the run, and the accuracy of the most frequent class and of other methods."""
+    """Return the result of the run, and the accuracy of the majority-class baseline and of other methods."""
     mean = run.mean.accuracy or 0.0
     if only := one_class(run):
         text = Markup("<b>{}</b> predicts <b>class {}</b> for {}; <b>{}</b> of these have this class.")
@@ -103,7 +103,7 @@ _MOST = "always predicting a silo's most frequent training class"
 
 
 def _right(of: str, known: Mapping[str, float | None], about: str = "") -> Markup:
-    """Return a sentence with the accuracy of each of these, `about` the first; empty if none is known."""
+    """Return a sentence with the `known` accuracies by name, and `about` after the first; empty if none is known."""
     told = [(name, percent(share)) for name, share in known.items() if share is not None]
     if not told:
         return Markup()

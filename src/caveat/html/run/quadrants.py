@@ -12,7 +12,7 @@ from ..templates import Table, column, table, words
 
 @dataclass(frozen=True)
 class Case:
-    """A quadrant: the model for an input, and whether it abstained."""
+    """A quadrant: the model for an input, and whether the input has no answer."""
 
     name: str
     meaning: str

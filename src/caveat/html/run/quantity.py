@@ -105,8 +105,8 @@ def _scale(run: RunFolder) -> str:
 
 
 def verdicts(run: RunFolder) -> list[Statement]:
-    """Return whether the run is better than without inputs and than training alone, and whether intervals cover, the
-    worst first."""
+    """Return whether the run is better than without inputs and than training alone, and whether intervals contain
+    enough inputs, the worst first."""
     name, called = _judged(run)
     own, known = getattr(run.mean, name), getattr(run.mean, f"reference_{name}")
     lines, silos = [], judged(run)
@@ -169,8 +169,8 @@ def _intervals(run: RunFolder, silos: Sequence[JudgedValues], wanted: float) -> 
 
 
 def _distributions(p: float, most: str, inputs: float, freedom: int) -> Statement:
-    """Return whether predicted distributions are calibrated, from the p-value of a test and the silo with the `most`
-    uneven one; "good" only if the test is clearly not significant and would detect deviations that matter."""
+    """Return whether predicted distributions are calibrated, from the p-value of a test; `most` is the silo with the
+    most uneven distribution. "good" only if the test is clearly not significant, and detects deviations that matter."""
     kind = "open" if p < 0.05 else "good" if p >= _UNCLEAR and detected(inputs, freedom) <= _RESOLVED else "unknown"
     head = {
         "open": "Predicted distributions are not calibrated",
@@ -197,7 +197,7 @@ def _usual_width(run: RunFolder, level: float) -> float | None:
 
 
 def _judged(run: RunFolder) -> tuple[str, str]:
-    """Return the key and the name of the metric that decides, lower is better."""
+    """Return the key and the name of the metric that decides; lower is better."""
     return ("integrated_brier", "integrated Brier score") if is_time(run) else ("mae", "mean absolute error")
 
 

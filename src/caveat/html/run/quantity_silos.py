@@ -245,8 +245,9 @@ def _missed(silo: SiloRecord, wanted: float | None, silos: int) -> bool:
 
 
 def too_wide(silos: Sequence[JudgedValues]) -> tuple[int, int, str] | None:
-    """Return how many of all test inputs are in their intervals, their number, and the p-value, if they are too many
-    beyond chance at 5 %; otherwise None. The number outside is a sum of beta-binomial counts of silos."""
+    """Return the number of test inputs in their intervals, the number of all test inputs, and the p-value, if too many
+    are in their intervals, beyond chance at 5 %; otherwise None. The number of others is a sum of beta-binomial
+    counts of silos."""
     chances, missed, inputs = [1.0], 0, 0
     for each in silos:
         silo, n = each.silo, each.silo.n_calibration or 0

@@ -1,4 +1,4 @@
-"""Commands that repeat a run for longer or otherwise, with their time, and when more rounds are worth it."""
+"""Commands that repeat a run with more rounds or other settings, their duration, and when more rounds are advised."""
 
 from markupsafe import Markup
 
@@ -11,7 +11,7 @@ from .rounds import model_of, rising, unstable
 
 
 def by(command: str, took: float) -> Markup:
-    """Return a command and about how many seconds it takes, by this run; empty without a command."""
+    """Return a command and about how many seconds it takes, judging by this run; empty without a command."""
     about = f" (about {duration(took)})" if took else ""
     return Markup(" with {}{}").format(code(command), about) if command else Markup()
 
@@ -42,7 +42,7 @@ def seconds(run: RunFolder) -> tuple[float, float]:
 
 
 def longer(run: RunFolder) -> Markup | None:
-    """Return the advice to train for more rounds, if validation accuracy still rose in the last one."""
+    """Return the advice to train for more rounds, if validation accuracy still rose in the last round."""
     if (gain := rising(run)) is None:
         return None
     of = model_of(run)
@@ -60,8 +60,8 @@ def longer(run: RunFolder) -> Markup | None:
 
 
 def data_first(run: RunFolder) -> Markup | None:
-    """Return to check unusual data first and, unless this would replace settings of the run, how to repeat it with the
-    settings that warnings propose; None without warnings about data."""
+    """Return the advice to check unusual data first and, unless this would replace settings of the run, to repeat it
+    with the settings that warnings propose; None without warnings about data."""
     unusual = [each for each in (run.summary.warnings if run.summary else ()) if each.of_data]
     lines = [line for each in unusual for line in each.settings]
     keys = {line.partition(" = ")[0] for line in lines}

@@ -99,7 +99,7 @@ def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bo
 _SOME = 10
 """Minimum number of inputs of a class at each silo for a mean over silos."""
 _OF_CLASS = ("sensitivity", "specificity", "AUROC")
-"""Columns of a single class."""
+"""The columns that concern a single class."""
 
 
 class SiloColumn(NamedTuple):
@@ -182,7 +182,7 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
 
 
 def _mean_of(mean: float | None, found: Sequence[Ranged | None]) -> str:
-    """Return the mean of a share over silos; empty if some silo has too few inputs for one."""
+    """Return the mean of a share over silos; empty if some silo has too few inputs for a share."""
     return percent(mean) if all(each is None or not each.of or each.of >= _SOME for each in found) else ""
 
 

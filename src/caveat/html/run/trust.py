@@ -100,7 +100,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
 
 
 def _farthest(lines: Sequence[Sequence[float]]) -> int:
-    """Return the place where the first line differs most from the mean of the others."""
+    """Return the index at which the first line differs most from the mean of the others."""
     gaps = [abs(first - fmean(others)) for first, *others in zip(*lines, strict=True)]
     return gaps.index(max(gaps))
 
