@@ -205,14 +205,14 @@ def test_what_to_do_follows_from_the_verdicts() -> None:
     csv = "with <code>decides</code> = person in the CSV"
     assert step == f"Have a person decide 3 inputs {csv}: 3 with an alarm (typicality of at most 0.05)."
     assert others == f"Use the labels of the other 17 inputs in the CSV. {WRONG}."
-    expected = "of the silo's answered test inputs, 1 of 40 were (2.5 %, 95 % interval 0.4 % to 12.9 %)."
+    expected = "of the silo's answered test inputs, 1 of 40 were wrong (2.5 %, 95 % interval 0.4 % to 12.9 %)."
     assert steps(replace(found, tested=(1, 40)))[1].endswith(f"{WRONG}: {expected}")
     assert steps(replace(found, tested=(0, 0))) == steps(found)
     at_silo = steps(replace(found, tested=(12, 322), own=(3, 40), limit=9.0))[1]
     assert at_silo.endswith(
-        f"{WRONG}: of the silo's answered test inputs, 3 of 40 were (7.5 %, 95 % interval 2.6 % to "
-        "19.9 %); of all silos' test inputs with total_uncertainty up to 9, 12 of 322 were (3.7 %, 95 % interval 2.1 % "
-        "to 6.4 %; the limit was chosen on these inputs)."
+        f"{WRONG}: of the silo's answered test inputs, 3 of 40 were wrong (7.5 %, 95 % interval 2.6 % to "
+        "19.9 %); of all silos' test inputs with total_uncertainty up to 9, 12 of 322 were wrong (3.7 %, 95 % "
+        "interval 2.1 % to 6.4 %; the limit was chosen on these inputs)."
     )
     decision = torch.full((INPUTS,), int(Decision.GLOBAL))
     decision[-2:] = int(Decision.ABSTAIN)
@@ -287,7 +287,7 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
         f"Have a person decide 7 inputs {csv}: 3 with an alarm (typicality of at most 0.05) and 4 that are "
         f"only uncertain (total_uncertainty above {limit:.3g} nats, the limit of the run&#39;s report)."
     )
-    told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 were (2.2 %, 95 % "
+    told = f"of all silos' test inputs with total_uncertainty up to {limit:.3g}, 7 of 323 were wrong (2.2 %, 95 % "
     told += "interval 1.1 % to 4.4 %; the limit was chosen on these inputs)."
     assert others == f"Use the labels of the other 13 inputs in the CSV. {CAN_BE_WRONG}: {told}"
     only, _ = steps(replace(made(0), limit=limit, tested=(7, 323)))
@@ -414,8 +414,10 @@ def test_labels_that_the_report_allows_only_beside_a_person_are_never_left_to_th
     alarm = "3 with an alarm (typicality of at most 0.05)"
     assert person == f"Have a person decide 3 inputs without the model's label: {alarm}."
     rate = "13.1 %, 95 % interval 6.8 % to 23.8 %"
-    wrong = f"of all test inputs of the silo, with or without an alarm, 8 of 61 were ({rate}): 7 of 35 of class '1' and"
-    assert use == f"Use the labels of the other 17 inputs in the CSV {only}. {WRONG}: {wrong} 1 of 26 of class '0'."
+    wrong = (
+        f"of all test inputs of the silo, with or without an alarm, 8 of 61 were wrong ({rate}): 7 of 35 of class '1'"
+    )
+    assert use == f"Use the labels of the other 17 inputs in the CSV {only}. {WRONG}: {wrong} and 1 of 26 of class '0'."
     page = Page(render(found)).text
     assert "beside a person's decision" in page
     assert not any(told in page for told in ("for the model", "global model", "the model decides", "the model 17"))

@@ -50,7 +50,7 @@ def sentence(findings: Sequence[Finding]) -> str:
     counts = Counter[str](each.verdict for each in findings if each.verdict in _KINDS)
     told = [f"{n} {_KINDS[verdict][2 + (n > 1)]}" for verdict in _KINDS if (n := counts[verdict])]
     if no := sum(each.verdict == "cannot say" and _word(each) == "leaning no" for each in findings):
-        told = [f"{each} ({no} leaning to no)" if "undecided" in each else each for each in told]
+        told = [f"{each} ({no} of them leaning no)" if "undecided" in each else each for each in told]
     return f"Of {plural(counts.total(), 'promise')} of these uncertainties, {joined(told)}."
 
 
@@ -217,7 +217,7 @@ def next_steps(audit: AuditFile) -> list[str]:
         claims = "; ".join(each.claim for each in held if each.name not in _USE)
         relied = [_USE[each.name] for each in held if each.name in _USE]
         relied += [f"Rely only on what holds: {claims}."] if claims else []
-        banned = zero or any(each.name == "seeds" for each in broken)  # the column epistemic, by another step
+        banned = zero or any(each.name == "seeds" for each in broken)  # another step bans the column epistemic
         columns = "column aleatoric" if banned else "columns aleatoric and epistemic"
         relied = relied if held else ["Do not rely on these uncertainties yet."]
         meanwhile = f"Until the rest is decided, do not use the {columns} of single predictions; the report of a run "

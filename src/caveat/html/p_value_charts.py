@@ -96,8 +96,8 @@ def equal(found: PredictedInputs) -> str:
 
 
 def alone(found: PredictedInputs) -> str:
-    """Return the single score with the most low p-values, if these are more than those of all scores together; ""
-    otherwise."""
+    """Return a sentence on the single score with the most low p-values, if these are more than those of all scores
+    together; "" otherwise."""
     low, rate = _low(found), found.prediction.false_alarm_rate
     alarms = low.pop("typicality", None)
     if alarms is None or not low or low[most := max(low, key=lambda name: low[name])] <= alarms:

@@ -109,9 +109,9 @@ class PredictedInputs:
 
     @property
     def equal_to_training(self) -> int:
-        """The number of inputs with the features of a training input, if this is more than a tenth; 0 for codewords,
-        which many inputs share. These inputs have the lowest distance to the nearest training input, which inputs with
-        distinct features have only by rounding."""
+        """The number of inputs whose features equal those of a training input, if this is more than a tenth; 0 for
+        codewords, which many inputs share. These inputs have the lowest distance to the nearest training input, which
+        inputs with distinct features have only by rounding."""
         novel, nearness = self.prediction.uncertainty.get(novelty.SCORE), self.prediction.nearness
         if novel is None or nearness is None or not len(novel) or self.features == "codewords":
             return 0
@@ -227,8 +227,8 @@ class PredictedInputs:
 
     @cached_property
     def doubt(self) -> Tensor:
-        """(N,) by which inputs are ordered, lower for surer answers: the width of the interval, the spread of a time or
-        of a quantity without intervals, and the uncertainty of a class."""
+        """(N,) values by which inputs are ordered, lower for surer answers: the width of the interval, the spread of a
+        time or of a quantity without intervals, and the uncertainty of a class."""
         if "high" in self.figures:
             return self.figures["high"] - self.figures["low"]
         return self.figures.get("spread", self.prediction.uncertainty["total"])

@@ -288,7 +288,7 @@ def _another_silo(found: PredictedInputs) -> list[Markup]:
         return []
     named = found.namesake
     silo = named or "NAME"
-    new = {name: f"-{silo}".join(splitext(given)) for name in ("--out", "--report")  # this page and its CSV stay
+    new = {name: f"-{silo}".join(splitext(given)) for name in ("--out", "--report")  # keeps this page and its CSV
            if (given := option_of(found.command, name))}  # fmt: skip
     with_it = changed(found.command, {"--silo": silo, **new}) if found.command else shlex.join(["--silo", silo])
     if found.of_silo:
@@ -314,7 +314,7 @@ def _expected(found: PredictedInputs) -> str:
     if found.limit is not None and found.tested and found.tested[1]:
         wrong, of = found.tested
         parts.append(f"of all silos' test inputs with total_uncertainty up to {found.limit:.3g}, {wrong:,} of {of:,} "
-                     f"were ({rate(wrong, of)}; the limit was chosen on these inputs)")  # fmt: skip
+                     f"were wrong ({rate(wrong, of)}; the limit was chosen on these inputs)")  # fmt: skip
     return f"{told}{':' * bool(parts)} {'; '.join(parts)}".rstrip() + "."
 
 
@@ -323,11 +323,12 @@ def _wrong_at(found: PredictedInputs, wrong: int, of: int) -> str:
     were answered."""
     counts, names = found.confusion, list(map(plain, found.classes))
     if sum(map(sum, counts)) != of:
-        return f"of the silo's answered test inputs, {wrong:,} of {of:,} were ({rate(wrong, of)})"
+        return f"of the silo's answered test inputs, {wrong:,} of {of:,} were wrong ({rate(wrong, of)})"
     classes = sorted(range(2), key=lambda k: k != found.positive) if len(counts) == 2 else ()
     told = [f"{sum(counts[k]) - counts[k][k]:,} of {sum(counts[k]):,} of class {names[k]!r}" for k in classes]
     by = f": {joined(told)}" if told else ""
-    return f"of all test inputs of the silo, with or without an alarm, {wrong:,} of {of:,} were ({rate(wrong, of)}){by}"
+    which = "of all test inputs of the silo, with or without an alarm,"
+    return f"{which} {wrong:,} of {of:,} were wrong ({rate(wrong, of)}){by}"
 
 
 def rate(some: int, of: int) -> str:

@@ -71,8 +71,8 @@ _MAIN = ("ece", "augrc", "mae", "rmse", "interval_coverage", "interval_width", "
 
 
 def metric_table(record: Comparison, setting: Setting) -> Table | None:
-    """Return a row per method with the metrics that the main table lacks, and worst silo and rank of each; no rank if
-    budgets differ."""
+    """Return a row per method with the metrics that the main table lacks, and the worst silo and the rank by each
+    metric; no rank if budgets differ."""
     others = [measure for measure in record.measures[1:] if measure.figure not in _MAIN]
     columns = [
         words("method", (_name(record, row) for row in record.rows)),

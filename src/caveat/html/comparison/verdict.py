@@ -100,8 +100,8 @@ def _behind_in(record: Comparison, setting: Setting, first: str) -> str:
 def _all_within(
     record: Comparison, setting: Setting, order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRecord]
 ) -> str:
-    """Return that no difference is shown between any two methods, and how large it can be; "" if one is shown, or if
-    a pair has no test."""
+    """Return the statement that no difference is shown between any two methods, and how large a difference can be; ""
+    if one is shown, or if a pair has no test."""
     ends = [abs(end) for pair in pairs for end in (pair.low, pair.high) if end is not None]
     if len(order) < 3 or len(ends) < len(order) * (len(order) - 1):
         return ""
@@ -166,8 +166,8 @@ def judged(record: Comparison) -> Measure | None:
 
 
 def baseline(record: Comparison, setting: Setting, measure: Measure | None) -> float | None:
-    """Return the metric without a model, mean over runs, None if unknown: the accuracy of always predicting each silo's
-    most frequent class, or metrics of the distribution of all training targets."""
+    """Return the metric of the baseline, mean over runs: the accuracy of always predicting each silo's most frequent
+    class, or the metric of the distribution of all training targets; None if unknown."""
     runs = record.runs(setting=setting, status="done")
     if measure is not None and measure.figure == "accuracy":
         return fmean(found) if (found := [run.majority.accuracy for run in runs if run.majority]) else None
@@ -188,7 +188,7 @@ def unlearned(record: Comparison, setting: Setting) -> list[str]:
 
     For classes, this is a sign test on the test inputs for which only the method or only the baseline is right,
     corrected for the number of methods. It tests mean numbers over seeds, because seeds share inputs. For a
-    quantity or a time, the upper end of the metric's interval, or the metric without one, is not below the baseline.
+    quantity or a time, a method is returned if the upper end of its interval, or else its metric, reaches the baseline.
     """
     measure = judged(record)
     if measure is not None and measure.figure != "accuracy":

@@ -198,7 +198,7 @@ class Confidence:
     def _below(self) -> Check | None:
         below = len(self.bins.count) - 1
         n = sum(self.bins.count[:below])
-        if n == self.rates[0]:  # which are all predictions
+        if n == self.rates[0]:  # these are all predictions
             return None
         whose = f"the {n:,} predictions below the highest of {below + 1} bins of confidence ({below / (below + 1):.2f})"
         return _of_rates(self.bins, below, whose)

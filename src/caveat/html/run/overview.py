@@ -75,7 +75,7 @@ def _sentence(run: RunFolder) -> Markup:
 def _lowest(run: RunFolder) -> tuple[str, str] | None:
     """Return the lowest accuracy of a silo and its numbers; None for many silos, one of which is low by chance."""
     mean, worst = run.mean.accuracy or 0.0, run.worst
-    named = worst is not None and worst.silo in chain.from_iterable(without_gain(run))  # below, with its numbers
+    named = worst is not None and worst.silo in chain.from_iterable(without_gain(run))  # named below, with its numbers
     if not 1 < len(run.silos) < MANY or not worst or worst.accuracy is None or worst.accuracy >= mean or named:
         return None
     silo = next((silo for silo in run.silos if silo.name == worst.silo), None)

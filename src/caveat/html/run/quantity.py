@@ -136,7 +136,7 @@ def verdicts(run: RunFolder) -> list[Statement]:
     for_all = f", corrected for {len(silos):,} silos" * (len(silos) > 1)
     skewed = [f"too {each.skew} at silo {each.silo.name!r} ({each.beyond}{for_all})" for each in silos if each.skew]
     tested = None if is_time(run) else uneven(run.silos)
-    if tested and not (skewed and tested[0] >= 0.05):  # a test of direction that finds an error decides
+    if tested and not (skewed and tested[0] >= 0.05):  # if the test of direction finds an error, it decides
         lines.append(_distributions(*tested))
     if skewed:
         lines.append(Statement("open", f"Predictions are {listed(skewed, MOST_NAMED)}."))

@@ -15,7 +15,7 @@ from ..svg import Chart, Point
 from ..templates import Table, column, table, words
 from .classification import called, over_silos
 
-_LONGEST_LABEL = 24  # letters, so two adjacent labels do not overlap
+_LONGEST_LABEL = 24  # letters, so that two adjacent labels do not overlap
 Event = tuple[int, str]
 """A round and its label."""
 _LINE = 13
