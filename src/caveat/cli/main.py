@@ -1,4 +1,4 @@
-"""The command line. Results go to standard output; progress and errors to standard error.
+"""The command line. Results go to standard output, and progress and errors go to standard error.
 
 Modules that need torch are imported inside the commands, so `caveat --help` starts fast.
 """

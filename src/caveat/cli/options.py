@@ -127,8 +127,8 @@ def with_engine(sets: list[str] | None, **options: object) -> list[str]:
 
 
 def chosen(given: list[str] | None, sets: list[str] | None, **keys: str | None) -> tuple[str | None, list[str]]:
-    """Return a command's configuration, and its overrides with those for `keys` of [data]; for data instead of a
-    configuration, the configuration is the recipe "own-data"."""
+    """Return the configuration of a command, and its overrides including `keys` of [data]. If data are given instead of
+    a configuration, the configuration is the recipe "own-data"."""
     from ..config.toml import toml
     from ..data.sources import SOURCES, guess, kind_of
     from ..recipes import OWN_DATA, recipes

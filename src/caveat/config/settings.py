@@ -100,8 +100,8 @@ class Evaluation:
     n_silos: Annotated[int, Field(ge=1)] | None = None
     """Number of silos that are evaluated, always the same ones (all by default)."""
     early_stopping_patience: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """Early stopping: training ends after this number of consecutive evaluations without a lower validation loss (mean
-    over silos). The model is the one of the last round, not the best one (off by default)."""
+    """Early stopping (off by default): training ends after this number of consecutive evaluations without a lower
+    validation loss (mean over silos). The run then uses the model of the last round, not the best model."""
     target_sensitivity: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Two classes: sensitivity and specificity are reported at the highest threshold that a new input of the positive
     class reaches with at least this probability. By default, the threshold maximizes their sum (Youden's J). It is

@@ -292,7 +292,7 @@ class Method:
         return ""
 
     def milestone(self, server: State) -> dict[str, float]:
-        """Return named numbers that describe the server's state, e.g. the current iteration; for rows and reports."""
+        """Return named numbers that describe the server's state, e.g. the current iteration, for rows and reports."""
         return {}
 
 

@@ -62,7 +62,7 @@ class UnlikeColumn:
     """A column of table rows that, as a whole, is unlike the silo's own rows."""
 
     name: str
-    """The column."""
+    """The name of the column."""
     figure: str
     """The figure that differs: "median", "share missing", "share of 'CATEGORY'", or "share of 1" for the code 1."""
     here: float
