@@ -30,7 +30,7 @@ def short_repr(value: object, most: int = 100) -> str:
 
 
 class CaveatError(Exception):
-    """Base class of all errors that caveat raises. Very long lines of its text are shortened."""
+    """Base class of all errors that caveat raises. Very long lines of the text are shortened."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__("\n".join(cut(line, LONGEST) for line in str(text).splitlines()))

@@ -59,5 +59,5 @@ def written(shown: ConsoleRenderable | RichCast, width: int = 120) -> str:
 
 
 def breaking(text: str) -> str:
-    """Replace no-break spaces by spaces, because they would be printed as escapes."""
+    """Replace no-break spaces, which would be printed as escapes, by spaces."""
     return text.replace("\N{NO-BREAK SPACE}", " ")

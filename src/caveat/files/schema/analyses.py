@@ -65,7 +65,7 @@ class MajorityRecord(Record):
 
 
 class ComparedRun(Record):
-    """One method under one setting with one seed."""
+    """A run of a method under a setting with a seed."""
 
     OMITTED: ClassVar = frozenset({"majority", "without_inputs"})
 

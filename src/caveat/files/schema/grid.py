@@ -121,7 +121,7 @@ class TuningPlan:
     seeds: int = 1
     """Number of seeds on which every value is tried, the first seeds of the comparison."""
     on: tuple[int, ...] = ()
-    """Seeds on which every value is tried instead of these, such as seeds that the table does not use."""
+    """Seeds on which every value is tried instead of the first seeds, such as seeds that the table does not use."""
     extensions: int = 0
     """Maximum number of times that the values are extended by a factor of three if the best value is the first or
     last."""
