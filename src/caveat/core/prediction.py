@@ -225,7 +225,7 @@ class Prediction:
 
     @property
     def scores(self) -> dict[str, Tensor]:
-        """Scores by which inputs can be ranked, (N,) each, where higher means less certain. These are the uncertainties,
+        """Scores by which inputs can be ranked, (N,) each, where higher means less certain: the uncertainties,
         minus the log-evidence as `log_evidence` if known, and the standard deviation of a quantity as `spread`."""
         evidence = {} if self.log_evidence is None else {"log_evidence": -self.log_evidence}
         spread = {} if self.target is None else {"spread": self.target.spread(self.probs)}
