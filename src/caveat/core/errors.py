@@ -37,7 +37,7 @@ class CaveatError(Exception):
 
 
 class ConfigurationError(CaveatError):
-    """An invalid configuration. The text names the value, what was expected, and where the value came from.
+    """An invalid configuration. The message names the value, what was expected, and where the value came from.
 
     `key` is the affected key, such as "training.momentum", or empty. It locates the problem in a file, and replaces
     "{key}" in the text.
@@ -66,7 +66,7 @@ class ConfigurationErrors(ConfigurationError):
 
 
 class DataError(CaveatError):
-    """Unusable data. The text names the file or silo, what is wrong, and what to do."""
+    """Unusable data. The message names the file or silo, what is wrong, and what to do."""
 
 
 class Refused(DataError):
@@ -86,11 +86,11 @@ class MissingError(DataError):
 
 
 class DataWarning(UserWarning):
-    """Usable but unusual data or custom models. The text names the file, silo or key, and what is unusual."""
+    """Usable but unusual data or custom models. The message names the file, silo or key, and what is unusual."""
 
 
 class ResultWarning(UserWarning):
-    """A finished run whose result is of little use, such as a collapsed model. The text describes the problem."""
+    """A finished run whose result is of little use, such as a collapsed model. The message describes the problem."""
 
 
 class CallbackWarning(UserWarning):

@@ -149,7 +149,7 @@ KEPT = "checkpoint-[0-9]*.json"
 
 
 class StateLost(RunError):
-    """A silo's private state is missing or damaged. The text names the silo, the round and the file."""
+    """A silo's private state is missing or damaged. The message names the silo, the round and the file."""
 
 
 class SiloStore:
