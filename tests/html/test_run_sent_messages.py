@@ -232,7 +232,7 @@ def test_a_silo_sees_what_it_has_sent_itself(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_ledger_is_refused_and_those_with_one_are_named(tmp_path: Path) -> None:
     kept = silo_folder(tmp_path / "state" / "0123" / "fedavg")
-    with pytest.raises(DataError, match=re.escape(f"these have: {kept}")):
+    with pytest.raises(DataError, match=re.escape(f"these folders have one: {kept}")):
         printed(tmp_path / "state")
     with pytest.raises(DataError, match="expected the folder of a run, or"):
         printed(tmp_path / "missing")
