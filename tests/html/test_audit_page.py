@@ -158,8 +158,8 @@ def test_models_whose_labels_depend_on_the_seed_are_trained_longer_first() -> No
     out_of_reach = audit(found, replace(other, name="disagreement"), command=known.command)
     assert command(out_of_reach) == "caveat audit digits --set rounds=12 --out a-longer"
     assert next_steps(out_of_reach)[-1].endswith(
-        "may reduce. Do not expect a few more seeds to decide disagreement: if estimates are right, this takes more than "
-        "50."
+        "may reduce. Do not expect a few more seeds to decide disagreement: if estimates are right, this takes more "
+        "than 50."
     )
     assert command(audit(found)) == ""
 

@@ -80,7 +80,7 @@ def test_rows_of_predictions_have_the_names_of_the_classes_in_a_set(run: caveat.
 def test_the_report_has_a_row_per_promise(run: caveat.Run) -> None:
     text = write_report(run.folder).read_text()
     assert "guarantee of" in text
-    assert text.count("their own</td>") == 2
+    assert text.count("the silo</td>") == 2
     assert "label in set" in text
 
 
