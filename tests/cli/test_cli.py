@@ -226,7 +226,7 @@ def test_the_report_holds_what_a_run_decided(decided: tuple[Path, Result]) -> No
     for there in shown:
         assert there in page
     for there in (
-        "after temperature scaling",
+        "by temperature scaling",
         "Uncertainty of right, wrong and foreign",
         "separates inputs that only other silos know (ood_local) from",
         "separates inputs that no silo knows (ood_global)",
