@@ -147,7 +147,7 @@ def test_a_lost_state_is_refused_by_silo_and_round_and_can_be_reset(interrupted:
     assert "reset" not in json.loads((finished / "summary.json").read_text())
     assert "silo-1" in result.stdout
     assert "restarted because their states were lost: silo-1 (after round 3)" in result.stdout
-    assert "<strong>Restarted</strong>" in (interrupted / "report.html").read_text()
+    assert "<strong>Restarted silos</strong>" in (interrupted / "report.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["silo-1", "fedavg"])
