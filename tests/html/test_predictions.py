@@ -52,7 +52,8 @@ def steps(found: PredictedInputs) -> list[str]:
 def test_what_was_decided_is_said_first_with_its_reasons() -> None:
     found = made(3)
     assert (
-        sentence(found).striptags() == "A person decides 3 of 20 inputs (3 unlike the silo's own inputs), the model 17."
+        sentence(found).striptags()
+        == "A person decides 3 of 20 inputs (3 unlike the silo's own inputs), and the model decides 17."
     )
     assert found.reasons[:4] == [Reason.UNFAMILIAR] * 3 + [Reason.NONE]
 
@@ -280,7 +281,9 @@ def test_the_limit_of_the_runs_report_is_applied() -> None:
     assert sum(limited.referred) == 7
     over = f"4 only for an uncertainty above {limit:.3g}"
     said = sentence(limited).striptags()
-    assert said == f"A person decides 7 of 20 inputs ({over}, 3 unlike the silo's own inputs), the model 13."
+    assert (
+        said == f"A person decides 7 of 20 inputs ({over}, 3 unlike the silo's own inputs), and the model decides 13."
+    )
     person, others = steps(limited)
     csv = "with <code>decides</code> = person in the CSV"
     assert person == (
@@ -506,7 +509,7 @@ def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) 
     if not unlike and found.alarms is not None:
         told = f"A person decides {doubtful} of {INPUTS} inputs ("
         assert said.startswith(told) or (not doubtful and "The model decides all 20 inputs" in said)
-        assert said.endswith((f", the model {INPUTS - doubtful}.", "none has an alarm."))
+        assert said.endswith((f", and the model decides {INPUTS - doubtful}.", "none has an alarm."))
     assert unlike or ("is unknown whether" in said) == (found.alarms is None)
 
 

@@ -90,7 +90,7 @@ def _decided(found: PredictedInputs) -> Markup:
         then = f"a person decides {doubtful:,} and the model {n - doubtful:,}"
         return text.format(found.alarms.raised, plural(n, "input"), _expected_alarms(found), percent(found.alarms.p),
                            "u" + _beside(found) if beside else then)  # fmt: skip
-    text = Markup("A person decides <b>{}</b> of {}{}, the model <b>{}</b>.")
+    text = Markup("A person decides <b>{}</b> of {}{}, and the model decides <b>{}</b>.")
     return text.format(f"{doubtful:,}", plural(n, "input"), told, f"{n - doubtful:,}")
 
 

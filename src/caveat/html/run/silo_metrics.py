@@ -86,7 +86,9 @@ def metric_table(run: RunFolder) -> Table | None:
         *(column(f"answered by {name}", [*map(_decided, silos, repeat(name)), *last], _OF_OWN) for name in MODELS),
         *others,
         column("train", [*(count(silo.n_train) for silo in silos), *last], "training samples"),
-        column("threshold", [*map(_threshold, silos), *last], "probability above which an input is called positive"),
+        column(
+            "threshold", [*map(_threshold, silos), *last], "probability above which an input is predicted as positive"
+        ),
         words("classes", [*(_classes(run, silo) for silo in silos), *last], "training samples per class"),
     ]
     if not any(cell.text for each in columns[1:] for cell in each.cells):
