@@ -24,6 +24,7 @@ from fake_run import write_json
 from caveat.analysis.compare import runner
 from caveat.analysis.compare.build_record import comparison_of
 from caveat.analysis.compare.compared_run import FinishedRun, looked_up
+from caveat.analysis.compare.expected_times import plan_table
 from caveat.analysis.compare.folder import ComparisonFolder
 from caveat.analysis.compare.grid import Grid, PlannedRun, asked, slug, swept
 from caveat.analysis.compare.result_tables import markdown
@@ -157,6 +158,23 @@ def test_the_same_again_runs_nothing_and_more_seeds_only_those(compared: Path) -
     assert json.loads((compared / "comparison.json").read_text()) == json.loads(
         json.dumps(as_json(comparison_of(opened(compared))))
     )
+
+
+def test_a_plan_counts_the_missing_runs_and_writes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    compare(small(FEDAVG, seeds=(0,)), folder, 1, Silent())
+    before = sorted(folder.rglob("*"))
+    table = plan_table(small(FEDAVG, LOCAL), folder, 2)
+    rows, missing, times = ([str(cell) for cell in column.cells] for column in table.columns)
+    assert (rows, missing) == (["fedavg", "alone", "all"], ["1", "2", "3"])
+    assert all(float(each.split()[0]) > 0 for each in times)
+    assert sorted(folder.rglob("*")) == before
+    tuned = small(FEDAVG, tuning=TuningPlan("training.lr", (1e-9, 0.01)))
+    assert ComparisonFolder(tuned, tmp_path / "new").missing(FEDAVG, tuned.columns[0]) == 2 + 1  # trials, other seed
+    with pytest.raises(ConfigurationError, match="with other settings"):
+        plan_table(small(replace(FEDAVG, sets=("method.name=fedavg", "rounds=3"))), folder, 2)
+    with pytest.raises(ConfigurationError, match="is not a comparison"):
+        plan_table(small(FEDAVG), tmp_path, 2)
 
 
 def test_other_settings_do_not_mix_with_what_is_there(compared: Path) -> None:

@@ -47,9 +47,9 @@ COMMANDS = {
     },
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--match-rounds", "--out",
-        "--plugin", "--workers", "--device", "--quiet", "--metric",
+        "--plugin", "--workers", "--device", "--quiet", "--metric", "--plan",
     },
-    "reproduce": {"--list", "--scale", "--seeds", "--rows", "--out", "--workers", "--device", "--quiet"},
+    "reproduce": {"--list", "--scale", "--seeds", "--rows", "--out", "--plan", "--workers", "--device", "--quiet"},
     "ood": {"--out", "--plugin", "--model"},
     "bench": {
         "--out", "--rows", "--federations", "--lite", "--seeds", "--plan", "--settings", "--data", "--plugin",

@@ -72,6 +72,9 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: runs/compare-RECIPE]"),
     ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only estimate the time of the missing runs, from a few steps of each row.")
+    ] = False,
     plugins: options.Plugins = None,
     workers: options.Workers = None,
     device: options.Device = None,
@@ -88,7 +91,11 @@ def compare(
 
         grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, match_rounds)
         grid = grid if metric is None else grid.led_by(metric)
-        _compare(grid, out or Path("runs") / f"compare-{find(config).stem}", workers, device, quiet, reporter)
+        folder = out or Path("runs") / f"compare-{find(config).stem}"
+        if plan:
+            console.show(_planned(grid, folder, workers, device))
+            return
+        _compare(grid, folder, workers, device, quiet, reporter)
 
 
 def reproduce(
@@ -119,6 +126,9 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: runs/TABLE-SCALE]"),
     ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only estimate the time of the missing runs, from a few steps of each row.")
+    ] = False,
     workers: options.Workers = None,
     device: options.Device = None,
     quiet: options.Quiet = False,
@@ -148,7 +158,17 @@ def reproduce(
             text = f"{table} cannot be run without {' and '.join(lacking)}: pip install 'caveat[pretrained]'"
             raise ConfigurationError(text)
         grid = reproduced_tables.grid(found, reproduced_tables.Scale(scale), reproduced_tables.seeds_of(found, seeds))
-        _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
+        folder = out or Path("runs") / f"{table}-{scale}"
+        if plan:
+            console.show(_planned(grid, folder, workers, device))
+            return
+        _compare(grid, folder, workers, device, quiet, reporter)
+
+
+def _planned(grid: Any, folder: Path, workers: int | None, device: str | None) -> Any:
+    from ..analysis.compare.expected_times import plan_table
+
+    return plan_table(grid, folder, workers or 2, device)
 
 
 def _compare(

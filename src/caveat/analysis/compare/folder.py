@@ -138,6 +138,11 @@ class ComparisonFolder:
             return False
         return not self._follows(run) or self.known_rounds(run) is not None
 
+    def missing(self, method: MethodVariant, setting: Setting) -> int:
+        """Return the number of runs of a row under a setting, trials of tuning included, that are not finished."""
+        known = (run for run in self.known() if (run.method, run.setting) == (method, setting))
+        return self._total(method, setting) - sum(self.done(run) is not None for run in known)
+
     def total(self) -> int:
         """Return the number of runs of the whole comparison that are known so far."""
         return sum(self._total(method, setting) for setting in self.grid.columns for method in self.grid.rows)

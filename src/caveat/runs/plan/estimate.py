@@ -15,6 +15,7 @@ from ... import data
 from ...config import Config
 from ...core.devices import find_devices
 from ...core.settings import MAX_COUNT
+from ...data import Silos
 from ...engines.sums_on_arrival import BUFFERS, FEWEST, TOGETHER
 from ..local_run import LocalRun
 from ..spec import RunSpec
@@ -138,10 +139,10 @@ class Plan:
         return {"seconds": self.seconds, **asdict(self)}
 
 
-def plan_configured(config: Config) -> Plan:
-    """Estimate the cost of `caveat run` of a configuration, including its baselines. Raises ConfigurationError or
-    DataError for a run that cannot work, before anything is tried."""
-    silos, nowhere = data.load(config.data, config.seed), Path()
+def plan_configured(config: Config, silos: Silos | None = None) -> Plan:
+    """Estimate the cost of `caveat run` of a configuration, including its baselines, with its silos if they are loaded.
+    Raises ConfigurationError or DataError for a run that cannot work, before anything is tried."""
+    silos, nowhere = silos or data.load(config.data, config.seed), Path()
     check(config, silos, nowhere)
     devices = find_devices(config.engine.device, config.engine.workers)
     run = replace(local_run(config, silos, nowhere), devices=devices)
