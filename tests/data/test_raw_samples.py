@@ -311,7 +311,7 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
     ("silos", "settings", "words"),
     [
         ([Items(FEATURES)], {}, "silos has type list, expected a mapping from names to data sets"),
-        ({"a": iter([1])}, {}, "silo 'a': found a list_iterator, expected a data set with a length and items"),
+        ({"a": iter([1])}, {}, "silo 'a': found a value of type list_iterator, expected a data set"),
         ({3: Items(FEATURES)}, {}, "silo 3: expected a string"),
         ({"a": Items(FEATURES[:0])}, {}, "silo 'a': no samples"),
         (

@@ -57,7 +57,7 @@ def test_methods_beside_are_held_against_the_list_too(terms: Terms, tmp_path: Pa
     ) as no:
         Limits(methods=("fedavg",)).check_begin("hill", beside, tmp_path)
     assert no.value.told == "silo 'hill' refuses: limits.methods"
-    with pytest.raises(BeyondLimits, match="which has none"):
+    with pytest.raises(BeyondLimits, match="which allows none"):
         Limits(methods=()).check_order("hill", terms, order(), tmp_path)
 
 

@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_server_s_certificate_is_told_apart(tmp_path: Path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "own.pem")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        for file, told in (("own.pem", "not for '127.0.0.1'"), ("other.crt", "did not sign")):
+        for file, told in (("own.pem", "does not name '127.0.0.1'"), ("other.crt", "did not sign")):
 
             def answer() -> None:
                 with server.accept()[0] as connection, contextlib.suppress(OSError):

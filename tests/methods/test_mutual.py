@@ -269,7 +269,7 @@ def test_architectures_go_to_the_silos_named_and_to_the_others_in_turn() -> None
 
 
 @pytest.mark.parametrize(
-    ("silos", "message"), [(("silo-9",), "no such silo 'silo-9'"), (("silo-1", "silo-1"), "appears twice")]
+    ("silos", "message"), [(("silo-9",), "there is no silo 'silo-9'"), (("silo-1", "silo-1"), "appears twice")]
 )
 def test_a_silo_that_cannot_be_given_a_model_is_named(silos: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
