@@ -22,6 +22,7 @@ from .nn.custom_model import Make
 from .runs import call_arguments
 from .runs.base import FIXED
 from .runs.callbacks import Callback, ProgressWithCallbacks, check_callbacks
+from .runs.continuing_checks import check_same_data
 from .runs.execution import execute
 from .runs.finished_run import Run, allow_code, open_run
 from .runs.joining import join as join_run
@@ -29,7 +30,6 @@ from .runs.local_run import LocalRun
 from .runs.plan.estimate import Plan
 from .runs.plan.estimate import plan as plan_run
 from .runs.progress import Progress, progress_of
-from .runs.spec_file import check_same_data
 
 
 @call_arguments.with_arguments(call_arguments.RunArguments)

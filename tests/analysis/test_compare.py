@@ -212,7 +212,7 @@ def test_files_of_another_run_are_refused(compared: Path, tmp_path: Path, name: 
 
 
 def test_one_command_at_a_time_in_a_folder(compared: Path) -> None:
-    hold = "import sys; from pathlib import Path; from caveat.files.writing import locked\n"
+    hold = "import sys; from pathlib import Path; from caveat.files.locks import locked\n"
     hold += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", hold, str(compared / "runs")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

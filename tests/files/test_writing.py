@@ -24,7 +24,7 @@ from caveat.files import held, locked, nothing_begun
 HOLD = """
 import sys
 from pathlib import Path
-from caveat.files.writing import held
+from caveat.files.locks import held
 with held(Path(sys.argv[1]), "busy"):
     print("held", flush=True)
     sys.stdin.read()

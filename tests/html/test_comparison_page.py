@@ -853,7 +853,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     page = Page(render(found)).text
     assert command in page
     give = "Give every method 16 rounds, like uefl, and 5 seeds"
-    assert "against each other method" not in page
+    assert "against every other method" not in page
     assert "All pairs" not in page
     assert "against MB" not in page
     assert page.index("Accuracy on validation data") < page.index("Rounds differ, so this is not a ranking.")

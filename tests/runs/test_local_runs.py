@@ -264,7 +264,7 @@ def test_python_api_continues_what_was_interrupted(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
     folder = str(tmp_path / "state")
-    code = f"from pathlib import Path; from caveat.files.writing import locked\nwith locked(Path({folder!r})): pass"
+    code = f"from pathlib import Path; from caveat.files.locks import locked\nwith locked(Path({folder!r})): pass"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True).returncode == 0
     with locked(tmp_path / "state"):

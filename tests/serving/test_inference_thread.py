@@ -25,8 +25,8 @@ from table_runs import DICTIONARY, table
 
 from caveat import Run, export_model
 from caveat.files import read
+from caveat.files.locks import held
 from caveat.files.schema import WatchFile
-from caveat.files.writing import held
 from caveat.serving.inference_thread import AnsweringThread, Served, read_together
 from caveat.serving.served_model import Given, OnnxModel, Refusal, RunModel, ServedInputs, ServedModel
 from caveat.serving.watch import Watch

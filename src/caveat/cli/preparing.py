@@ -162,7 +162,7 @@ def data(
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The federation's config.toml, to run all checks of joining; only with a silo.toml."
+            metavar="FILE", help="The federation's config.toml, for all checks before joining; only with a silo.toml."
         ),
     ] = None,
     plugins: options.Plugins = None,

@@ -119,7 +119,9 @@ def watch(
     others: Annotated[
         list[Path] | None,
         typer.Option(
-            "--with", metavar="FILE.json", help="State of another silo, to also test the mean over silos. Repeatable."
+            "--with",
+            metavar="FILE.json",
+            help="State file of another silo's watch, to also test the mean of the silos' evidence. Repeatable.",
         ),
     ] = None,
     page: Annotated[

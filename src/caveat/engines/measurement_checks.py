@@ -114,10 +114,14 @@ def _check(payload: Payload, examples: int) -> None:
         _check_skill(skill)
     for stream, groups in streams.items():
         if stream not in STREAMS or groups.keys() != own.keys():
-            raise DataError(f"has {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
+            raise DataError(
+                f"stream {stream!r} has {_listed(groups)}, expected {_listed(own)} of stream "
+                f"{' or '.join(map(repr, STREAMS[1:]))}"
+            )
         n = groups["sums"].get("examples", torch.zeros(()))
         if n.numel() != 1 or not (1 <= float(n) <= LARGEST**2 if stream else float(n) == examples):
-            raise DataError(f"{stream or 'the split'}: sums of {n.flatten()[:1].tolist()} inputs, expected {examples}")
+            expected = f"from 1 to {LARGEST**2:g}" if stream else f"{examples}"
+            raise DataError(f"{stream or 'the split'}: sums of {n.flatten()[:1].tolist()} inputs, expected {expected}")
         for kind, tensors in groups.items():
             (_check_choice if kind == "choice" else _check_sums)(tensors, float(n))
 

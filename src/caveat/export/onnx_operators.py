@@ -84,7 +84,7 @@ def divided(graph: Graph, out: Ref, a: Any, b: Any, rounding_mode: str | None = 
     if rounding_mode == "floor" and out.dtype.is_floating_point:
         return graph.add("Floor", found)
     if rounding_mode is not None:
-        raise NotImplementedError("division with rounding is not supported")
+        raise NotImplementedError(f"division with rounding_mode = {rounding_mode!r} is not supported for {out.dtype}")
     return found
 
 

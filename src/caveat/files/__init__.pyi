@@ -1,3 +1,4 @@
+from .append_log import AppendLog as AppendLog
 from .checkpoints import NEWEST as NEWEST
 from .checkpoints import FeatureCache as FeatureCache
 from .checkpoints import Rows as Rows
@@ -11,6 +12,9 @@ from .checkpoints import kept_place as kept_place
 from .checkpoints import read_kept as read_kept
 from .checkpoints import read_payload as read_payload
 from .checkpoints import to_bytes as to_bytes
+from .locks import held as held
+from .locks import locked as locked
+from .locks import nothing_begun as nothing_begun
 from .reading import RUN as RUN
 from .reading import STATES as STATES
 from .reading import Manifest as Manifest
@@ -52,14 +56,10 @@ from .sent_messages import Total as Total
 from .sent_messages import read_ledger as read_ledger
 from .sent_messages import read_sent as read_sent
 from .sent_messages import tensors_of as tensors_of
-from .writing import AppendLog as AppendLog
 from .writing import append as append
 from .writing import as_text as as_text
 from .writing import close_to_others as close_to_others
 from .writing import forget_parts as forget_parts
-from .writing import held as held
-from .writing import locked as locked
-from .writing import nothing_begun as nothing_begun
 from .writing import owner_only as owner_only
 from .writing import privately as privately
 from .writing import refuse_link as refuse_link

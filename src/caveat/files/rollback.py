@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core import ConfigurationError, DataError, RunError, check_silo_name
+from .append_log import AppendLog
 from .checkpoints import DURABLE, NEWEST, ServerStore, SiloStore, forget_kept, kept_place, kept_positions, server_place
 from .reading import GROWING, RUN, STATES, check_file, checked, decoded, lines_of, read, record_of, sum_of, sum_of_bytes
 from .run_folder import FAILURE
 from .schema import Checkpoint, FileSum, KeptState, Message, Rollback, RunState
 from .sent_messages import read_ledger
-from .writing import AppendLog, refuse_link, refuse_links, write_bytes, write_record
+from .writing import refuse_link, refuse_links, write_bytes, write_record
 
 UNDONE = "undone"
 """The folder of a run with undone lines, in one subfolder per rollback."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from ..core import DataError, Payload, RunError, SiloId, Update
+from .append_log import AppendLog
 from .reading import check_version, checked, lines_of
 from .schema import FileSum, Form, Message, Record, TensorForm, as_json
-from .writing import AppendLog
 
 Tensors = dict[str, TensorForm]
 """The forms of tensors by "group/name"."""

@@ -1,21 +1,15 @@
-"""Write files atomically or by appending, never through links, for the owner only if requested, and under locks."""
+"""Write files atomically or by appending, never through links, and for the owner only if requested."""
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import re
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core import RunError
-from .reading import BLOCK
-from .schema import FileSum, Record, as_json, sealed
+from .schema import Record, as_json, sealed
 
 
 def refuse_links(folder: Path, unread: Collection[str] = ()) -> None:
@@ -172,155 +166,3 @@ def _plain(cell: str) -> bool:
     except ValueError:
         return False
     return cell == cell.strip()
-
-
-class AppendLog:
-    """An append-only file of lines with a running hash of its content."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._digest = hashlib.sha256()
-        self.bytes = 0
-
-    @property
-    def sum(self) -> FileSum:
-        """The size and hash of the file so far."""
-        return FileSum(bytes=self.bytes, sha256=self._digest.hexdigest())
-
-    def rewind(self, known: FileSum | None) -> None:
-        """Truncate the file to the known bytes. Raise RunError if these bytes are missing or differ."""
-        self._read(known)
-        if self.path.exists():
-            self._cut()
-
-    def recover(self, known: FileSum | None) -> None:
-        """Truncate the file as `rewind` does, but keep complete lines that a killed process wrote."""
-        self._read(known)
-        if not self.path.exists():
-            return
-        with open(self.path, "rb", opener=without_following) as file:
-            file.seek(self.bytes)
-            after = file.read()
-        whole = after[: after.rfind(b"\n") + 1]
-        if b"\0" in after:
-            raise RunError(f"{self.path}: zero bytes follow the first {self.bytes} bytes: the file is damaged")
-        self._digest.update(whole)
-        self.bytes += len(whole)
-        self._cut()
-
-    def _read(self, known: FileSum | None) -> None:
-        self._digest, self.bytes = hashlib.sha256(), 0
-        if known is None:
-            return
-        if not self.path.is_file():
-            raise RunError(f"{self.path} is missing: restore it from a copy")
-        with open(self.path, "rb", opener=without_following) as file:
-            while block := file.read(min(BLOCK, known.bytes - self.bytes)):
-                self._digest.update(block)
-                self.bytes += len(block)
-        if self.bytes < known.bytes:
-            raise RunError(f"{self.path} has {self.bytes} bytes, expected the {known.bytes} of completed rounds")
-        if known.sha256 != self._digest.hexdigest():
-            raise RunError(f"{self.path}: its first {known.bytes} bytes differ from what was written: it is damaged")
-
-    def _cut(self) -> None:
-        try:
-            if self.path.stat().st_nlink > 1:  # a hard link in a copy of the folder must not change
-                write_bytes(self.path, self.path.read_bytes())
-            with open(self.path, "r+b", opener=without_following) as file:
-                file.truncate(self.bytes)
-        except OSError as error:
-            raise RunError(f"cannot write {self.path}: {error.strerror}") from error
-
-    def append(self, text: str) -> None:
-        """Append complete lines, if any. Raise RunError on failure, or if another process has written to the file."""
-        if not text:
-            return
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size != self.bytes:
-            raise RunError(
-                f"{self.path} has {size} bytes, but this process wrote {self.bytes}: another process has changed it"
-            )
-        append(self.path, text)
-        self._digest.update(text.encode())
-        self.bytes += len(text.encode())
-
-    def add(self, records: Iterable[Record]) -> None:
-        """Append a line of JSON per record."""
-        self.append("".join(json.dumps(as_json(record)) + "\n" for record in records))
-
-    def sync(self) -> None:
-        """Sync the file to disk."""
-        if self.bytes:
-            with open(self.path, "rb", opener=without_following) as file:
-                os.fsync(file.fileno())
-
-
-LOCKED = ("state", "runs")
-"""The folders that contain locks: the first in the folder of a run, the second in that of a comparison or an audit."""
-PAUSE = 0.2
-"""Seconds between two attempts to acquire a lock."""
-_held: set[Path] = set()
-"""The locks that this process holds. The operating system would grant them to the process a second time."""
-_mutex = threading.Lock()
-
-
-@contextmanager
-def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold a lock file, which is created with its folder if it is missing. Raises RunError with the message `busy` if
-    the lock is still held elsewhere after `wait` seconds. Raises RunError if it is a link or cannot be created."""
-    refuse_link(lock)
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot create the folder {lock.parent}: {error.strerror}") from error
-    lock, until = lock.resolve(), time.monotonic() + wait
-    while not _taken(lock):
-        _pause(busy, until)
-    try:
-        with open(lock, "ab", opener=without_following) as file:
-            while True:
-                try:
-                    # A record lock belongs only to this process, so workers that are still ending do not hold it.
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except (BlockingIOError, PermissionError):
-                    _pause(busy, until)
-            yield
-    finally:
-        _held.remove(lock)
-
-
-def _taken(lock: Path) -> bool:
-    with _mutex:
-        free = lock not in _held
-        _held.add(lock)
-        return free
-
-
-def _pause(busy: str, until: float) -> None:
-    if time.monotonic() >= until:
-        raise RunError(busy)
-    time.sleep(PAUSE)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a run or a comparison by a file in its subfolder `folder`. Raises RunError if another process holds the
-    lock, and for links in the folder of the run or comparison, before anything is written."""
-    refuse_links(folder.parent, unread={"silos"})  # may contain a million files, which are checked when they are used
-    with held(folder / "lock", f"{folder.parent} is being run by another process"):
-        yield
-
-
-def nothing_begun(folder: Path) -> bool:
-    """Return whether a folder is missing, or contains only partial files and locks of a killed process."""
-    if not folder.exists():
-        return True
-    return folder.is_dir() and all(_left_behind(path) for path in folder.iterdir())
-
-
-def _left_behind(path: Path) -> bool:
-    if path.is_dir() and not path.is_symlink():
-        return path.name in LOCKED and all(each.name == "lock" for each in path.iterdir())
-    return path.suffix == ".part"

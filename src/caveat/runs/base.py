@@ -20,9 +20,10 @@ from ..files import RUN, SiloStore, write_record
 from ..files.schema import SCHEMA, Features, Gallery, GivenConfiguration, KeptState, RunFile, VectorizedRecord
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
+from .continuing_checks import check_begun, check_initial_model, check_spec
 from .fingerprints import check_code, code_fingerprint, initial_model_fingerprint
 from .spec import RunSpec
-from .spec_file import check_begun, check_initial_model, check_spec, described, read_run_file
+from .spec_file import described, read_run_file
 from .stored_preparation import PREPARATION
 from .user_code import codes_of
 

@@ -23,8 +23,9 @@ from ..wrappers.privacy import Privacy
 from ..wrappers.server_optimizers import ServerOptimizer
 from ..wrappers.uncertainty_settings import Uncertainty
 from .base import BaseRun
+from .continuing_checks import check_files, check_spec
 from .spec import RunSpec
-from .spec_file import check_files, check_spec, described, read_run_file
+from .spec_file import described, read_run_file
 from .user_code import import_code
 
 Function = TypeVar("Function", bound=Callable[..., Any])

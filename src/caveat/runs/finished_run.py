@@ -23,11 +23,12 @@ from ..files.schema import RunFile, SiloKeeps, Summary, as_json
 from ..html.run.advice import refusal
 from ..nn.custom_model import Make
 from .answering import KeptRun
+from .continuing_checks import check_files, check_same_data
 from .fixed_size_batches import Predicted, in_parts
 from .local_run import LocalRun
 from .run_metrics import Metric, evaluated, own_figures
 from .spec import RunSpec
-from .spec_file import check_files, check_same_data, run_file, spec_in
+from .spec_file import run_file, spec_in
 from .stored_preparation import PREPARATION, kept_preparation
 from .user_code import allow, codes_of
 

@@ -13,9 +13,10 @@ from ..core.errors import CaveatError, message_of
 from ..engines.executor import Executor
 from ..engines.worker_process import SharedBuffer, end_with_parent, serve
 from ..methods.plugins import use
+from .continuing_checks import check_same_data
 from .local_run import LocalRun
 from .spec import with_rounds
-from .spec_file import check_same_data, run_file, spec_in, with_sets
+from .spec_file import run_file, spec_in, with_sets
 from .user_code import import_named
 
 

@@ -11,10 +11,11 @@ from ..core import ConfigurationError, Method, Round, SiloId, horizon
 from ..core.devices import find_devices
 from ..files.schema import Checkpoint, RunFile
 from ..metrics.custom_metrics import check_known as check_metrics
+from .continuing_checks import check_begun, check_same_data
 from .local_run import LocalRun
 from .progress import Progress, Silent
 from .spec import with_rounds
-from .spec_file import check_begun, check_same_data, described, engine_in, run_file, spec_in, with_sets
+from .spec_file import described, engine_in, run_file, spec_in, with_sets
 from .start import CONFIG, execute_all
 from .user_code import check_known
 

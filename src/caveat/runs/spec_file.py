@@ -1,4 +1,4 @@
-"""`run.json`, the description of a run: writing, reading and comparing it."""
+"""`run.json`, the description of a run: making, reading and comparing it."""
 
 import copy
 import dataclasses
@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import data
 from ..config import Config, EngineSettings, Evaluation, Federation, is_unavailable
 from ..config.settings import ELSEWHERE
 from ..config.toml import parse
 from ..core import ConfigurationError, DataError, Method
-from ..core.errors import RunChanged, short_repr
+from ..core.errors import short_repr
 from ..core.settings import dotted
 from ..data.settings import DataSettings
-from ..files import RUN, manifest_of, other_kind, read_plain, record_of
+from ..files import RUN, other_kind, record_of
 from ..files.schema import RunFile
 from ..methods import METHODS
 from ..methods.plugins import advice
@@ -24,7 +23,6 @@ from ..nn.models import ModelSettings, PersonalModel
 from ..wrappers.privacy import Privacy
 from ..wrappers.server_optimizers import ServerOptimizer
 from ..wrappers.uncertainty_settings import Uncertainty
-from .fingerprints import check_data, initial_model_fingerprint
 from .spec import RunSpec, spec_of
 
 SETTINGS: Mapping[str, type] = {
@@ -48,7 +46,7 @@ def described(spec: RunSpec) -> dict[str, Any]:
     found = {"method": _described_method(spec.method), **{name: _plain(getattr(spec, name)) for name in FIELDS}}
     found["baselines"] = {method.name: _described_method(method) for method in spec.baselines}
     try:
-        return _as_json(found)
+        return as_json(found)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {spec.method.name!r} must be plain values: {error}") from None
 
@@ -63,7 +61,7 @@ def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]
     method = {**known["method"], "name": config.method.name, **config.method.parameters}
     method |= {key: value for key, value in given.items() if key in method}
     plain = {name: _plain(getattr(config, name)) for name in FIELDS}
-    return _as_json({**known, **plain, "method": method, "personal": known["personal"]})
+    return as_json({**known, **plain, "method": method, "personal": known["personal"]})
 
 
 def _described_method(method: Method) -> dict[str, Any]:
@@ -81,7 +79,8 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values as they are after JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
     return plain
 
@@ -206,65 +205,3 @@ def _below(table: Any, sections: Sequence[str | int]) -> Any:
     for section in sections:
         table = None if table is None else table[section]
     return table
-
-
-def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
-    """Raise ConfigurationError, with key and values, unless the run in a folder has this specification. Baselines
-    follow the rounds of their run."""
-    followed = {"rounds"} if folder.parent.name == "baselines" else set[str]()
-    found = differences(deciding(record.spec), deciding(described(spec)))
-    for key, was, now in (each for each in found if each.key not in followed):
-        finished = (folder / "summary.json").exists()
-        state, aim = ("a finished", "load it") if finished else ("an interrupted", "continue it")
-        again = f"make the same call to {aim}" if spec.data is None else f"restore {key}"
-        raise ConfigurationError(
-            f"{folder} has {state} run with {key} = {was!r}, not {now!r}; {again}, or choose a new folder", key
-        )
-
-
-def check_initial_model(folder: Path, init: str | None) -> None:
-    """Raise RunError if the model of `init_from` has changed since the run in a folder, or its main run, started. A run
-    that has trained does not need that model any more."""
-    if init is None or (folder / "state" / "checkpoint.json").exists():
-        return
-    now = initial_model_fingerprint(init)
-    for part in (folder, folder.parent.parent) if folder.parent.name == "baselines" else (folder,):
-        record = read_run_file(part)
-        if record is not None and record.init_model != now:
-            raise RunChanged(
-                f"{folder}: init_from = {init!r} has a different model than when {part} started; restore it, or start "
-                "a new run"
-            )
-
-
-def check_begun(folder: Path) -> None:
-    """Raise DataError if files from the start of a run are damaged."""
-    check_files(folder, RUN, "splits.json")
-    read_run_file(folder)  # before the first checkpoint, nothing else checks it
-
-
-def check_files(folder: Path, *places: str) -> None:
-    """Raise DataError for a file that differs from its hash in the newest checkpoint."""
-    try:
-        manifest = manifest_of(folder)
-    except DataError:
-        if (folder / "summary.json").exists():
-            raise
-        return  # the checkpoint is damaged; an older one may be usable
-    manifest.check(*places)
-
-
-def check_same_data(folder: Path, silos: data.Silos) -> None:
-    """Raise RunError if a run started with other data, DataError if its files are damaged."""
-    splits = folder / "splits.json"
-    check_files(folder, RUN, "splits.json")
-    if not splits.exists():
-        return
-    begun = read_plain(splits)  # of the evaluated silos
-    if not isinstance(begun, dict) or not begun:
-        raise DataError(f"{splits}: not a valid record of splits")
-    same = [silos.named(name) for name in begun if name in silos.by_name]
-    if len(same) < len(begun) or begun != _as_json(data.splits_record(same)):
-        raise RunChanged(f"{splits}: the data have changed since the run started")
-    if (record := record_of(folder / RUN, RunFile)) is not None:
-        check_data(folder, record.data, silos, begun.keys())

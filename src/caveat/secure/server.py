@@ -35,7 +35,7 @@ class SecureSession:
         return self.slot >= SLOTS
 
     def enrol(self, adverts: Mapping[SiloId, Advert]) -> Roster:
-        """Return the list of keys for all silos. Raises TooFewSilos."""
+        """Return the list of the silos' keys, which is sent to every silo. Raises TooFewSilos."""
         if len(adverts) < LEAST:
             raise TooFewSilos(f"secure sums need {LEAST} silos or more, but {len(adverts)} sent keys")
         self.roster = Roster(self.federation, self.number, tuple(adverts[silo] for silo in sorted(adverts)))

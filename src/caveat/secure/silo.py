@@ -196,7 +196,7 @@ class SecureSilo:
         return found
 
     def check_noise(self, shares: int) -> None:
-        """Raise SecureRefused if a sum can be opened over fewer silos than `shares` in addition to this one."""
+        """Raise SecureRefused if a sum over this silo and fewer than `shares` other silos can be opened."""
         roster = self._roster()
         if shares >= roster.threshold:
             raise self.refuse(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import ConfigurationError
-from ..files.writing import held
+from ..files.locks import held
 from .inference_thread import Served
 from .served_model import ServedModel
 from .watch import Watch

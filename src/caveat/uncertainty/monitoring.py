@@ -63,7 +63,7 @@ class Bets:
 
     @property
     def total(self) -> Any:
-        """The wealth (...) of all bets on the same input."""
+        """The wealth (...) of the bets of each stream, summed over events and stakes."""
         return self.wealth.sum((-2, -1))
 
     def change(self, rows: slice = slice(None)) -> int:

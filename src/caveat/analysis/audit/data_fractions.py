@@ -17,11 +17,11 @@ from ...data import Silos, splits_record
 from ...files import checked, locked, nothing_begun, record_of, write_record
 from ...files.schema import AuditPlan, Participating, as_json
 from ...runs import call_arguments
+from ...runs.continuing_checks import check_begun, check_same_data
 from ...runs.execution import execute
 from ...runs.finished_run import Run
 from ...runs.local_run import LocalRun
 from ...runs.progress import Progress
-from ...runs.spec_file import check_begun, check_same_data
 from ...training.fit import Training
 from .run_predictions import Observation, Observed
 

@@ -176,7 +176,7 @@ def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequ
         if column := next((each for each in file.rename_columns if each.own == each.name in left_out), None):
             raise ConfigurationError(
                 f"data.rename_columns removes {column.own!r} from all files, but data.files.{file.name}."
-                "rename_columns declares its format: remove one of them",
+                "rename_columns declares the format of this column; remove one of the two entries",
                 "data.rename_columns",
             )
     for key, names, other in (("categorical", categorical, "number"), ("numeric", numeric, "category")):

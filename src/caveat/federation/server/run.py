@@ -29,12 +29,13 @@ from ...files import RUN, ServerStore, held, locked, owner_only, read, write_jso
 from ...files.schema import SCHEMA, KeptState, Record, Started, Summary, as_json
 from ...html.run.page import write_report
 from ...runs.base import BaseRun, Engine
+from ...runs.continuing_checks import check_begun
 from ...runs.execution import execute
 from ...runs.local_run import LocalRun
 from ...runs.progress import Progress
 from ...runs.run_metrics import GROUP, summarize_streams
 from ...runs.spec import RunSpec, spec_of
-from ...runs.spec_file import check_begun, run_file
+from ...runs.spec_file import run_file
 from ...runs.start import check_empty, keep_configuration
 from ...runs.summary import rows, silo_record
 from ...wrappers.evaluation import TEST

@@ -90,7 +90,7 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> Chart
         caption += f" A mark is colored if p, corrected for {_all(pairs)}, is below {wording.LEVEL:g}."
     about = f"Differences in {measure.title} of {order[0]} from other methods, with simultaneous 95 % intervals"
     drawn = forest(gaps, order[0], measure, about)
-    title = f"{order[0]} against each other method, {wording.header(measure)}"
+    title = f"{order[0]} against every other method, {wording.header(measure)}"
     return Chart(title, drawn, caption)
 
 

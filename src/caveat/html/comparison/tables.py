@@ -197,8 +197,8 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
     about = f"Differences in {measure.title}, first minus second method, on common seeds and silos; intervals and "
-    about += "p-values are "
-    return table(columns, f"{about}for {wording.scope(record.results(setting, measure))}.")
+    about += "p-values apply to "
+    return table(columns, f"{about}{wording.scope(record.results(setting, measure))}.")
 
 
 def tuning_table(record: Comparison) -> Table | None:

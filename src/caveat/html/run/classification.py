@@ -147,7 +147,7 @@ ALONE = "local"
 
 
 def called(method: str) -> str:
-    """Return the name of a method in text."""
+    """Return the name that the report uses for a method."""
     return "training alone" if method == ALONE else method
 
 

@@ -23,8 +23,8 @@ def side_by_side(groups: Mapping[str, Sequence[Chart]]) -> list[Chart]:
 
 
 def pictures(found: Sequence[ObservedInputs]) -> list[Chart]:
-    """Return predicted medians with their intervals against observed values, by silo and on the same axes; arrows mark
-    unbounded ends."""
+    """Return a chart per silo of predicted medians with their intervals against observed values, all with the same
+    limits of axes. Arrows mark unbounded ends."""
     known = [each for silo in found for each in silo.observed]
     ends = [each for silo in found for each in (*silo.value, *silo.low, *silo.high) if each is not None]
     if not known:
