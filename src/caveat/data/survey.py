@@ -38,11 +38,11 @@ def survey(source: str, target: str | None = None, silo_column: str | None = Non
 
     A table has "columns", in file order, each with "name", "holds" (numbers, texts, nothing), "missing" and "distinct"
     values, "range", "mean" and "std" of numbers, "unit" from the dictionary, "categories" of texts, "becomes" (its
-    encoding), and "refused", the reason if it cannot be read. If there are several silos, a column also has "silos": for
-    each silo, its "missing" values, and the "range" and "median" of numbers or the "counts" of categories. If some silos
-    do not fit the others, a column has "unlike", their names, and "remark", the reason. `declared` has other keys of `[data]` for tables, such as `decimal` and
-    `rename_columns`, or `size` of images. A table without `target` has no classes. Raises DataError, and warns of
-    unusual data.
+    encoding), and "refused", the reason if it cannot be read. If there are several silos, a column also has "silos":
+    for each silo, its "missing" values, and the "range" and "median" of numbers or the "counts" of categories. If some
+    silos do not fit the others, a column has "unlike", their names, and "remark", the reason. `declared` has other keys
+    of `[data]` for tables, such as `decimal` and `rename_columns`, or `size` of images. A table without `target` has no
+    classes. Raises DataError, and warns of unusual data.
     """
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)

@@ -88,7 +88,7 @@ class Limits:
             self._check_updates(silo, [*others, *planned], left.repeated, "with all rounds of this federation")
 
     def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
-        """Raise BeyondLimits if an update or a repeated answer would exceed a limit, or if the method is not allowed."""
+        """Raise BeyondLimits if an update or a repeated answer would exceed a limit, or for a forbidden method."""
         self._check_methods(silo, (terms.method,))
         if not self.counts:
             return
