@@ -129,7 +129,7 @@ def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
         SiloSide(renamed).introduce(elsewhere)
     # Where nobody has named classes, they are looked at.
     settings = dataclasses.replace(renamed.settings(elsewhere.config.data), classes=())
-    with pytest.raises(DataError, match=r"40 labels in .* rows; .* look like names: set data.target in silo.toml"):
+    with pytest.raises(DataError, match=r"rows have 40 labels, .* look like names; set data.target in silo.toml"):
         own_schema(settings, 3, "hill")
 
 
