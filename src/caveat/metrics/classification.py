@@ -5,8 +5,8 @@ as in `caveat.metrics.ranking`.
 
 With two classes, metrics are about the positive one. With more classes, each class is compared with the rest, and a
 metric is the mean over classes with inputs. Undefined metrics, for classes without inputs, are absent. The threshold is
-chosen on the histograms of calibration inputs, `ranks` of `class_sums`, and lies between two of their bins, so its
-results for other inputs also follow from histograms.
+chosen from the histograms of calibration inputs (`ranks` in `class_sums`) and lies between two bins, so the metrics at
+this threshold can also be computed from the histograms of other inputs.
 """
 
 import math

@@ -78,8 +78,8 @@ def _roughly(measure: Measure, gap: float, digits: int) -> str:
 
 
 def _cost(record: Comparison, setting: Setting, seeds: int, times: int = 1) -> str:
-    """Return how long all methods take with the largest number of rounds, or some times as many, from the seconds per
-    round here."""
+    """Return the estimated time of all methods for `times` the largest number of rounds, as text, from the seconds per
+    round in this comparison."""
     most = max((of[1] for of in trained(record, setting).values()), default=0)
     if not (each := seconds_per_round(record, setting)):
         return ""
