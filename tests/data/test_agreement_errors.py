@@ -73,7 +73,7 @@ def test_a_target_has_to_be_named_by_someone(wards: list[Path]) -> None:
 def test_no_part_of_the_source_is_called_like_the_silo(wards: list[Path], tmp_path: Path) -> None:
     folder = write_images(tmp_path / "all", {"east": {"2": 9, "10": 9}, "west": {"10": 9, "7": 9}})
     for settings in (own_settings(TABLES, f"csv:{wards[0]},{wards[1]}"), own_settings(SILOS, f"images:{folder}")):
-        with pytest.raises(DataError, match="or one with the name of the silo, 'north'"):
+        with pytest.raises(DataError, match="or one with the silo's name, 'north'"):
             own_schema(settings, SEED, "north")
 
 

@@ -114,7 +114,9 @@ def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
         return next(iter(named.values()))
     if silo not in named:
         found = ", ".join(list(named)[:10]) or "nothing"
-        raise DataError(f"{origin}: found {found}; expected a single file or folder, or one with the name of the silo, {silo!r}")
+        raise DataError(
+            f"{origin}: found {found}; expected a single file or folder, or one with the silo's name, {silo!r}"
+        )
     return named[silo]
 
 

@@ -50,7 +50,8 @@ def scatter(
     shown_of = {silo.name: len(points) for silo in features.silos for points in silo.points.values()}
     if any(number < sizes.get(name, 0) for name, number in shown_of.items()):
         note += f"Of each silo, at most {max(shown_of.values()):,} test inputs are shown. "
-    note += "A mark shows the features of one test input (means over tokens or positions), from the model that the silo predicts with. "
+    note += "A mark shows the features of one test input (means over tokens or positions), from the model that the "
+    note += "silo predicts with. "
     note += "Domains that do not overlap look different to the model. Only runs on one machine have this plot, because "
     note += "features never leave a silo."
     return Scatter(figures, legend, [silo.name for silo in features.silos], note)
