@@ -43,9 +43,9 @@ package:  ## sdist and wheel in .cache/package; run the README's code with the w
 
 LOWEST := .cache/lowest
 TORCH = $(shell sed -n 's/^torch==//p' constraints.txt)
-# Flower asks for later versions of much, so its tests stay out; so do two that compare with newer NumPy and scikit-learn.
+# Flower asks for later versions of much, so its tests stay out; so do four for newer NumPy, scikit-learn and Pillow.
 FLOWERS = $(shell grep -rlE '^(from|import) [a-z_.]*(flwr|flower|hospitals|secure_silos|federation[. ])' tests --include='test_*.py') tests/faults
-NEWER = errors_on_the_grid or bins_hardly_change or figures_against_scikit_learn
+NEWER = errors_on_the_grid or bins_hardly_change or figures_against_scikit_learn or several_frames_are or picture_shows
 
 lowest:  ## the tests with the lowest versions in pyproject.toml, without Flower; torch as tested, or TORCH=2.4.0
 	$(PYTHON) -m venv --clear $(LOWEST)

@@ -62,6 +62,7 @@ def write_tables(folder: Path, hospitals: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("method", ["fedpn", "uefl"])
 def test_the_silo_file_of_the_example_may_join(method: str, tmp_path: Path) -> None:
     """As it stands in the repository, with and without the federation's configuration."""
+    pytest.importorskip("flwr")
     for name in ("silo.toml", "dictionary.toml", f"{method}.toml"):
         shutil.copy(EXAMPLE / name, tmp_path)
     write_tables(tmp_path, ("cleveland", "hungarian", "switzerland", "va"))
@@ -72,6 +73,7 @@ def test_the_silo_file_of_the_example_may_join(method: str, tmp_path: Path) -> N
 
 
 def test_the_dictionary_keeps_its_comments_on_the_way_to_the_hospitals(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
     assert caveat("flower", "init", tmp_path / "project", EXAMPLE / "fedpn.toml").exit_code == 0
     assert (tmp_path / "project" / "dictionary.toml").read_text() == (EXAMPLE / "dictionary.toml").read_text()
     assert "# 0 female, 1 male" in (tmp_path / "project" / "dictionary.toml").read_text()

@@ -62,6 +62,7 @@ def test_the_library_imports_nothing_before_it_is_used() -> None:
 
 
 def test_no_module_imports_statistics_of_scipy_or_scikit_learn_but_the_estimator() -> None:
+    pytest.importorskip("flwr")
     code = """
 import importlib, pkgutil, caveat
 for module in pkgutil.walk_packages(caveat.__path__, "caveat."):

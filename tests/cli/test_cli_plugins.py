@@ -369,6 +369,7 @@ def test_a_federation_s_project_has_the_plugin_and_imports_it_visibly() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_package_is_imported_by_name_and_has_to_be_installed_everywhere() -> None:
+    pytest.importorskip("flwr")
     done = caveat("flower", "init", "project", *sets("method.name=mine", "data.n_silos=3"), "--plugin", "mine")
     assert done.exit_code == 0, done.stderr
     assert "\nimport caveat_mine  # noqa: F401\n" in Path("project/federation/__init__.py").read_text()
@@ -378,6 +379,7 @@ def test_a_package_is_imported_by_name_and_has_to_be_installed_everywhere() -> N
 
 @pytest.mark.parametrize("name", ["server_app.py", "__init__.py", "my-own.py"])
 def test_a_file_that_the_project_cannot_have_is_refused(name: str) -> None:
+    pytest.importorskip("flwr")
     Path(name).write_text(OWN)
     error = one_error(
         caveat("flower", "init", "project", *sets("method.name=mine", "data.n_silos=3"), "--plugin", name), 2

@@ -125,6 +125,7 @@ def silo_file(folder: Path, *lines: str) -> None:
 
 def test_data_reads_a_table_as_its_silo_s_file_says(nowhere: Path) -> None:
     """Before anything is started, at the silo: what a federation would make of the table, or refuse."""
+    pytest.importorskip("flwr")
     write(nowhere / "a.csv", ",", labels="12")
     silo_file(nowhere, 'decimal = ","', 'categorical = ["kind"]', "[data.label_codes]", '1 = "well"', '2 = "ill"',
               "[data.rename_columns]", 'code = "kind"')  # fmt: skip
@@ -359,6 +360,7 @@ def test_other_text_and_plain_numbers_stay(text: str) -> None:
 
 def test_a_project_has_the_dictionary_that_its_silos_may_copy(nowhere: Path) -> None:
     """The configuration may have been anywhere; silos get the project's folder alone."""
+    pytest.importorskip("flwr")
     (nowhere / "d.toml").write_text(
         '["dose, daily"]\nunit = "mg"\nrange = [0, 500]\nmissing = [0, "none"]\n[kind]\ntype = "category"\n'
         'values = ["a", "b"]\noutside = "missing"\n'

@@ -206,6 +206,7 @@ def test_nested_and_binary_columns_are_refused_by_name(tmp_path: Path, kind: str
 
 
 def test_a_text_that_is_called_parquet_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
     (tmp_path / "north.parquet").write_text(PLAIN)
     with pytest.raises(DataError, match=r"north\.parquet: not a readable parquet file"):
         read(tmp_path, {})

@@ -382,6 +382,7 @@ def test_what_is_no_file_is_one_line_that_names_it(name: str, make: Callable[[Pa
 
 
 def test_a_reset_is_for_what_a_silo_keeps_alone(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
     (tmp_path / "mine").mkdir()
     for folder in (tmp_path / "mine", run, run / "model"):
         before = sorted(folder.rglob("*"))

@@ -96,6 +96,7 @@ def test_mistakes_are_one_line(run: Run, nowhere: Path) -> None:
 
 
 def test_serve_says_what_is_wrong_before_it_serves(run: Run, nowhere: Path) -> None:
+    pytest.importorskip("onnxruntime")
     assert "no such silo" in one_error(caveat("serve", run.folder, "--silo", "cost"), 2)
     (nowhere / "m.onnx").write_text("no model")
     assert "m.onnx: not a readable ONNX file" in one_error(caveat("serve", "m.onnx"), 2)
