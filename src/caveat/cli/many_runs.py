@@ -72,9 +72,7 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: runs/compare-RECIPE]"),
     ] = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only estimate the time of the missing runs, from a few steps of each row.")
-    ] = False,
+    plan: options.PlanOnly = False,
     plugins: options.Plugins = None,
     workers: options.Workers = None,
     device: options.Device = None,
@@ -93,9 +91,9 @@ def compare(
         grid = grid if metric is None else grid.led_by(metric)
         folder = out or Path("runs") / f"compare-{find(config).stem}"
         if plan:
-            console.show(_planned(grid, folder, workers, device))
-            return
-        _compare(grid, folder, workers, device, quiet, reporter)
+            _show_plan(grid, folder, workers, device)
+        else:
+            _compare(grid, folder, workers, device, quiet, reporter)
 
 
 def reproduce(
@@ -126,9 +124,7 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to create or to continue.  [default: runs/TABLE-SCALE]"),
     ] = None,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Only estimate the time of the missing runs, from a few steps of each row.")
-    ] = False,
+    plan: options.PlanOnly = False,
     workers: options.Workers = None,
     device: options.Device = None,
     quiet: options.Quiet = False,
@@ -160,15 +156,15 @@ def reproduce(
         grid = reproduced_tables.grid(found, reproduced_tables.Scale(scale), reproduced_tables.seeds_of(found, seeds))
         folder = out or Path("runs") / f"{table}-{scale}"
         if plan:
-            console.show(_planned(grid, folder, workers, device))
-            return
-        _compare(grid, folder, workers, device, quiet, reporter)
+            _show_plan(grid, folder, workers, device)
+        else:
+            _compare(grid, folder, workers, device, quiet, reporter)
 
 
-def _planned(grid: Any, folder: Path, workers: int | None, device: str | None) -> Any:
+def _show_plan(grid: Any, folder: Path, workers: int | None, device: str | None) -> None:
     from ..analysis.compare.expected_times import plan_table
 
-    return plan_table(grid, folder, workers or 2, device)
+    console.show(plan_table(grid, folder, workers or 2, device))
 
 
 def _compare(

@@ -100,6 +100,9 @@ Vectorized = Annotated[
         "small steps). Results differ only by rounding.  [default: off]",
     ),
 ]
+PlanOnly = Annotated[
+    bool, typer.Option("--plan", help="Only estimate the time of the missing runs, from a few steps of each row.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show progress.")]
 Trackers = Annotated[
     list[str] | None,

@@ -9,7 +9,7 @@ from ..files import RUN, manifest_of, read_plain, record_of
 from ..files.schema import RunFile
 from .fingerprints import check_data, initial_model_fingerprint
 from .spec import RunSpec
-from .spec_file import as_json, deciding, described, differences, read_run_file
+from .spec_file import after_json, deciding, described, differences, read_run_file
 
 
 def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
@@ -68,7 +68,7 @@ def check_same_data(folder: Path, silos: data.Silos) -> None:
     if not isinstance(begun, dict) or not begun:
         raise DataError(f"{splits}: not a valid record of splits")
     same = [silos.named(name) for name in begun if name in silos.by_name]
-    if len(same) < len(begun) or begun != as_json(data.splits_record(same)):
+    if len(same) < len(begun) or begun != after_json(data.splits_record(same)):
         raise RunChanged(f"{splits}: the data have changed since the run started")
     if (record := record_of(folder / RUN, RunFile)) is not None:
         check_data(folder, record.data, silos, begun.keys())

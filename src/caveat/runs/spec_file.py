@@ -46,7 +46,7 @@ def described(spec: RunSpec) -> dict[str, Any]:
     found = {"method": _described_method(spec.method), **{name: _plain(getattr(spec, name)) for name in FIELDS}}
     found["baselines"] = {method.name: _described_method(method) for method in spec.baselines}
     try:
-        return as_json(found)
+        return after_json(found)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"the fields of {spec.method.name!r} must be plain values: {error}") from None
 
@@ -61,7 +61,7 @@ def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]
     method = {**known["method"], "name": config.method.name, **config.method.parameters}
     method |= {key: value for key, value in given.items() if key in method}
     plain = {name: _plain(getattr(config, name)) for name in FIELDS}
-    return as_json({**known, **plain, "method": method, "personal": known["personal"]})
+    return after_json({**known, **plain, "method": method, "personal": known["personal"]})
 
 
 def _described_method(method: Method) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def as_json(value: Mapping[str, Any]) -> dict[str, Any]:
+def after_json(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain values as they are after JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
     return plain

@@ -132,10 +132,10 @@ def not_foreign(run: RunFolder, line: Statement | None, few: bool) -> Markup | N
         return None
     limit = run.summary.guarantee.risk if run.summary.guarantee else TOLERATED
     found = {name: each for name, each in foreign(run.summary).items() if each.wrong > limit}
-    known = " or ".join(in_words(name).removeprefix("those ") for name in found)
+    known = " or ".join(in_words(name) for name in found)
     what = "predictions for" if run.summary.policy.name == OWN else "answers to"
     told = "; ".join(
-        f"of {what} {in_words(name).replace('those', 'inputs') if len(found) > 1 else 'these'}, {wrong} wrong"
+        f"of {what} {f'inputs {in_words(name)}' if len(found) > 1 else 'these'}, {wrong} wrong"
         for name in found
         for wrong in [_answered_wrong(run.summary, name)]
     )
@@ -234,8 +234,7 @@ def _outside_table(stream: str, found: Stream) -> Table | None:
         *(column(f"{name} AUROC", map(separated, each), "0.5 is chance, 1 is best") for name, each in of.items()),
         *(column(f"{name} FPR95", (percent(one.fpr95) for one in each), about) for name, each in of.items()),
     ]
-    named = in_words(stream).replace("those", "inputs", 1)
-    about_stream = f"{named} ({stream})" if named != stream else stream
+    about_stream = f"inputs {known} ({stream})" if (known := in_words(stream)) else stream
     caption = f"How well each score separates {about_stream} from the silo's own test split, mean over silos; "
     return table(columns, f"{caption}a triangle marks a value that is inexact because many scores are equal.")
 

@@ -111,8 +111,8 @@ def foreign_streams(summary: Summary | None) -> dict[str, Stream]:
 
 
 def in_words(stream: str) -> str:
-    """Return who knows the inputs of a stream."""
-    return {"ood_local": "those that only other silos know", NOBODY: "those that no silo knows"}.get(stream, stream)
+    """Return a clause about who knows the inputs of a stream; "" unless they are foreign to the silo."""
+    return {"ood_local": "that only other silos know", NOBODY: "that no silo knows"}.get(stream, "")
 
 
 def foreign(summary: Summary) -> dict[str, Shares]:
@@ -237,7 +237,9 @@ def _tested(found: GuaranteeRecord, test: Kept | None) -> str:
 def _outside(summary: Summary, risk: float) -> str:
     """Return a sentence about inputs that silos do not know, if more answers to them are wrong than guaranteed."""
     wrong = {name: each.wrong for name, each in foreign(summary).items() if each.wrong > risk}
-    told = "; ".join(f"of {in_words(name)}, {percent(share)} are answered wrongly" for name, share in wrong.items())
+    told = "; ".join(
+        f"of those {in_words(name)}, {percent(share)} are answered wrongly" for name, share in wrong.items()
+    )
     return f"Inputs that silos do not know are not covered: {told}." if told else ""
 
 

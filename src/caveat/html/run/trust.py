@@ -228,8 +228,8 @@ def _foreign_line(run: RunFolder, alarmed: bool) -> Statement | None:
     texts = [_wrongly(run.summary, name, found[name].wrong, how, alarmed) for name in names]
     most = max(each.wrong for each in found.values())
     kind = ("bad" if most > 0.5 else "open") if worse else "good" if most <= allowed else "unknown"
-    which = in_words(worse[0]).removeprefix("those ") if len(worse) == 1 else "that silos do not know"
-    whose = ["" if worse == [name] else f"of {in_words(name).replace('those', 'inputs')}, " for name in names]
+    which = in_words(worse[0]) if len(worse) == 1 else "that silos do not know"
+    whose = ["" if worse == [name] else f"of inputs {in_words(name)}, " for name in names]
     said = "; ".join(f"{of}{text}" for of, text in zip(whose, texts, strict=True))
     head = Markup("<b>Not reliable on inputs {}</b>").format(which) if worse else f"Inputs {which}"
     beside = f" Of silos' own inputs, {percent(own.wrong)} were {how} wrongly." if own else ""
