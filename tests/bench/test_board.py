@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +21,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 from caveat.bench.board import Board, CellFigures, bootstrap, improvements, sign_flips
 from caveat.bench.cell_files import CellPlace, cell_files, read_cell, write_cell
 from caveat.bench.cell_metrics import figures
-from caveat.bench.federations import FEDERATIONS, LITE, TABLE, BoardFederation, Dealt, deal, made
+from caveat.bench.federations import FEDERATIONS, FURTHER, LITE, TABLE, BoardFederation, Dealt, deal, made
 from caveat.bench.page import markdown, write_board
+from caveat.bench.rule import chosen_default, recommendations
 from caveat.bench.settings import SETTINGS, BoardSettings, read_settings
 from caveat.core import DataError
 
@@ -191,12 +193,36 @@ def test_a_row_improves_on_the_reference_by_the_mean_over_seeds_and_federations(
 def test_the_rule_chooses_the_cheapest_better_row_whichever_federation_is_left_out(folder: Path) -> None:
     for name, seed in itertools.product("uvwxyz", (0, 1)):  # the data at one place, which no federation has
         put(folder, CellPlace(name, "pooled", seed), random_arrays(seed, 5.0, ("one",)), seconds=0.1)
-    assert board_of(folder).default[0] == "better/one"
+    assert chosen_default(board_of(folder))[0] == "better/one"
     put(folder, CellPlace("u", "better", 0), random_arrays(0, 0.0, ("one",)))
     put(folder, CellPlace("u", "better", 1), random_arrays(1, 0.0, ("one",)))
-    chosen, why = board_of(folder).default  # it now loses a federation, and the cheaper source of FedAvg is as good
+    # It now loses a federation, and the cheaper source of FedAvg is as good.
+    chosen, why = chosen_default(board_of(folder))
     assert chosen != "better/one"
     assert why
+
+
+def test_the_row_with_the_best_nll_is_recommended_by_difference_between_silos_and_by_time(tmp_path: Path) -> None:
+    names = ("digits", "sources", "office", "mnist", "cifar")  # three with domains, two with class shares
+    for k, (name, seed) in enumerate(itertools.product(names, (0, 1))):
+        put(tmp_path, CellPlace(name, "fedavg", seed), random_arrays(k, 2.0), seconds=3.0)
+        put(tmp_path, CellPlace(name, "cheap", seed), random_arrays(k, 3.0, ("one",)))
+        put(tmp_path, CellPlace(name, "better", seed), random_arrays(k, 4.0, ("one",)), seconds=5.0)
+        put(tmp_path, CellPlace(name, "pooled", seed), random_arrays(k, 5.0, ("one",)))
+    methods = ("pooled", "fedavg", "cheap", "better")
+    board = Board.read(tmp_path, settings(), names, methods, (0, 1))
+    found = {(each.difference, each.most_time): each for each in recommendations(board)}
+    chosen = [found["domains", most].row for most in (1.1, 2.0, math.inf)]
+    assert chosen == ["cheap/one", "better/one", "better/one"]
+    assert {difference for difference, _ in found} == {"any", "domains"}  # two federations are too few
+    assert found["domains", 1.1].time == pytest.approx(0.5)
+    assert found["domains", 1.1].nll.low > 0
+    text, page = write_board(board, "caveat bench")
+    assert "| domains | 3 | 1.1 | cheap/one |" in text.read_text()
+    assert "Recommended rows" in page.read_text()
+    put(tmp_path, CellPlace("office", "cheap", 0), random_arrays(0, 0.0, ("one",)))
+    again = recommendations(Board.read(tmp_path, settings(), names, methods, (0, 1)))
+    assert again[0].row == "fedavg/dropout"  # the cheap row loses a federation
 
 
 def test_a_failed_cell_counts_as_the_worse_trivial_row(folder: Path) -> None:
@@ -309,7 +335,7 @@ def test_lite_federations_need_no_files_and_are_dealt_anew_for_every_seed(name: 
 
 @pytest.mark.long
 @pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
-@pytest.mark.parametrize("name", FEDERATIONS)
+@pytest.mark.parametrize("name", [*FEDERATIONS, *FURTHER])
 def test_all_silos_and_kinds_of_inputs_of_a_federation_have_the_same_shape(name: str) -> None:
     federation = deal(name, Path(os.environ["CAVEAT_DATA"]), 0)
     pooled = federation.pooled().silos[0]
@@ -318,7 +344,7 @@ def test_all_silos_and_kinds_of_inputs_of_a_federation_have_the_same_shape(name:
     for silo in federation.silos:
         assert silo.train.x.shape[1:] == shape
         others = federation.others[silo.name]
-        assert {"far_noise", "far_other"} < others.keys()
+        assert {"far_noise", "far_other"} <= others.keys()
         assert {tuple(x.shape[1:]) for x in others.values()} == {tuple(shape)}
         assert min(map(len, others.values())) >= 20
 

@@ -1,4 +1,4 @@
-"""The board: the metrics of every row over all federations and seeds, with intervals, flags, contrasts and the default.
+"""The board: the metrics of every row over all federations and seeds, with intervals, flags and contrasts.
 
 A row is a method with a source of uncertainty. Everything is computed from the cells' files.
 """
@@ -23,12 +23,10 @@ from ..files.schema import BoardCell, CellSource
 from ..uncertainty.statistical_tests import holm
 from .cell_files import Arrays, CellPlace, read_arrays, read_cell
 from .cell_metrics import RATE, RISK, per_input
-from .settings import MAJORITY, POOLED, BoardSettings
+from .settings import MAJORITY, BoardSettings
 
 DRAWS = 2000
 """Number of draws of the bootstrap."""
-MOST_LOST, EQUAL = 5.0, 2.0
-"""Largest loss of a new default on one federation, and margin within which a row is equally good, both in percent."""
 CONFIDENCE = 0.9
 """Confidence level of guarantees."""
 IMPROVED = ("nll", "augrc")
@@ -151,15 +149,13 @@ class BoardRow:
     percent."""
     improved: Mapping[str, Values]
     """Improvement over the reference in percent, by metric, federation and seed."""
+    times: Values
+    """Time as a multiple of the reference's, by federation and seed."""
     wins: Mapping[str, tuple[int, int, int]]
     """Numbers of federations won, lost and undecided against the reference, by metric."""
     flags: tuple[str, ...] = ()
     failed: int = 0
     """Number of failed cells, which have the metrics of the worse trivial row."""
-
-    @property
-    def time(self) -> float:
-        return self.columns["time"].mean
 
 
 @dataclass(frozen=True)
@@ -267,12 +263,13 @@ class Board:
         columns = {"accuracy": bootstrap(values(points)), **{f: bootstrap(each) for f, each in improved.items()}}
         for kind in ("new", "far", "near", "own"):
             columns[kind] = bootstrap(values(lambda p, f, k=kind: 100 * f.alarms.get(k, math.nan)))  # type: ignore[misc]
-        columns["time"] = bootstrap(values(lambda p, f: over(p, f, "seconds")))
+        times = values(lambda p, f: over(p, f, "seconds"))
+        columns["time"] = bootstrap(times)
         columns["traffic"] = bootstrap(values(lambda p, f: over(p, f, "bytes")))
         columns["error_auroc"] = bootstrap(values(lambda p, f: 100 * f.error_auroc))
         failed = sum(self.cells[place].failed is not None for place in at)
         return BoardRow(
-            name, columns, improved,
+            name, columns, improved, times,
             {figure: self.counted(name, self.settings.reference, figure) for figure in IMPROVED},
             tuple(self.flags(at)), failed,
         )  # fmt: skip
@@ -352,29 +349,3 @@ class Board:
                     ("better" if est.mean > 0 else "worse") if p < LEVEL else "not decided")
             for each, values, p in zip(asked, found, ps, strict=True)
         ]  # fmt: skip
-
-    @cached_property
-    def default(self) -> tuple[str, str]:
-        """Return the row that the rule chooses, and why."""
-        chosen = self._chosen(self.federations)
-        if chosen == self.settings.reference:
-            return chosen, "no row is better, or as good and cheaper"
-        for left_out in self.federations if len(self.federations) > 1 else ():
-            again = self._chosen([f for f in self.federations if f != left_out])
-            if again != chosen:
-                return self.settings.reference, f"without {left_out}, {again} would be chosen instead of {chosen}"
-        return chosen, "also chosen if any one federation is left out"
-
-    def _chosen(self, federations: Sequence[str]) -> str:
-        """Return the cheapest row that is better than the reference, or as good and cheaper, on these federations."""
-        reference = next(row for row in self.rows if row.name == self.settings.reference)
-        trivial = (MAJORITY, POOLED, self.settings.alone.partition("/")[0])
-        admitted = []
-        for row in (row for row in self.rows if row.name.partition("/")[0] not in trivial and not row.failed):
-            kept = [{f: row.improved[k].get(f, [-math.inf]) for f in federations} for k in IMPROVED]
-            if any(fmean(each) < -MOST_LOST for values in kept for each in values.values()):
-                continue
-            low = min(bootstrap(values).low for values in kept)
-            if low > 0 or (row.time < reference.time and low > -EQUAL):
-                admitted.append(row)
-        return min(admitted, key=lambda row: row.time).name if admitted else reference.name

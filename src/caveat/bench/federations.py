@@ -1,9 +1,9 @@
 """The federations of the leaderboard: real data with out-of-distribution inputs that silos should detect.
 
-`FEDERATIONS[name].make(folder, seed, tests)` partitions the data again for every seed; the federations in `LITE` need
-no files. Two classes are held out of all silos and are the inputs "new", with the silo's own rotation, source or
-domain; tables have no third class. "near" inputs are of known classes under a shift; "far_noise" has strong noise, and
-"far_other" is from another data set.
+`deal(name, folder, seed)` partitions the data again for every seed. The federations in `LITE` need no files, and those
+in `FURTHER` confirm what a board with the others shows. Two classes are held out of all silos and are the inputs "new",
+with the silo's own rotation, source or domain; data with two classes have no new class. "near" inputs are of known
+classes under a shift; "far_noise" has strong noise, and "far_other" is from another data set.
 """
 
 from __future__ import annotations
@@ -12,28 +12,33 @@ import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from ..core import DataWarning
 from ..data import Normalize, Silos, Split, from_arrays
 from ..nn.models import ModelSettings
 from ..training.fit import Training
+from .images import (
+    OTHERS,
+    Images,
+    Labels,
+    first_images,
+    known,
+    noisy,
+    photographs,
+    read,
+    resized,
+    rotated,
+    skewed,
+)
 
-Images = NDArray[np.uint8]
-Labels = NDArray[np.int64]
-Rng = np.random.Generator
 SPLIT = Split(train=0.6, validation=0.15, calibration=0.25)
-OTHERS = 60
-"""Number of inputs of each kind per silo, on which no silo was trained."""
-NOISE = 76.0
-"""Standard deviation of noise on pixels of 0 to 255."""
 
 
 class BoardTraining(NamedTuple):
@@ -90,67 +95,6 @@ LENET = BoardTraining(ModelSettings(name="lenet5"), Training(local_epochs=2, bat
 SMALL = BoardTraining(ModelSettings(width=8), Training(local_epochs=2, batch_size=16, lr=0.003), 10)
 ROWS = BoardTraining(ModelSettings(name="mlp"), Training(local_epochs=2, batch_size=16, lr=0.003), 10)
 TABLE = BoardTraining(ModelSettings(name="mlp"), Training(local_epochs=2, batch_size=16, lr=0.001), 15)
-
-
-def read(folder: Path, name: str) -> tuple[Images, Labels]:
-    """Return all images of a file, the training images first."""
-    file = np.load(folder / f"{name}.npz")
-    x, y = (np.concatenate([file[f"{part}_train"], file[f"{part}_test"]]) for part in "xy")
-    return x, y.astype(np.int64)
-
-
-def resized(x: Images, size: int, mode: str = "L") -> Images:
-    images = (Image.fromarray(each).convert(mode) for each in x)
-    return np.stack([np.asarray(each.resize((size, size), Image.Resampling.BILINEAR)) for each in images])
-
-
-def rotated(x: Images, angle: float) -> Images:
-    return np.stack([np.asarray(Image.fromarray(each).rotate(angle, Image.Resampling.BILINEAR)) for each in x])
-
-
-def noisy(x: Images) -> Images:
-    noise = np.random.default_rng(0).normal(0, NOISE, x.shape)
-    return np.clip(x + noise, 0, 255).astype(np.uint8)
-
-
-@cache
-def photographs(size: int) -> Images:
-    """Return grayscale crops of the two photographs of scikit-learn."""
-    from sklearn.datasets import load_sample_images
-
-    rng, crops, images = np.random.default_rng(0), [], load_sample_images().images
-    for _ in range(OTHERS):
-        whole = images[int(rng.integers(2))]
-        top, left = (int(rng.integers(side - 128)) for side in whole.shape[:2])
-        crops.append(whole[top : top + 128, left : left + 128])
-    return resized(np.stack(crops), size)
-
-
-def first_images(folder: Path, name: str = "fashion_mnist") -> Images:
-    images: Images = np.load(folder / f"{name}.npz")["x_test"][:OTHERS]
-    return images
-
-
-def known(y: Labels, held_out: Sequence[int], used: Sequence[int] | None = None) -> Labels:
-    """Return labels from 0 of the classes that silos know, -1 for held-out classes, and -2 for unused classes."""
-    left = [c for c in (np.unique(y) if used is None else used) if c not in held_out]
-    found = np.full(len(y), -2)
-    found[np.isin(y, held_out)] = -1
-    for label, c in enumerate(left):
-        found[y == c] = label
-    return found
-
-
-def skewed(y: Labels, silos: int, size: int, rng: Rng) -> list[Labels]:
-    """Deal positions to silos of about `size` with class shares of a Dirichlet distribution with concentration 0.3."""
-    classes = int(y.max()) + 1
-    pools = [list(rng.permutation(np.flatnonzero(y == c))) for c in range(classes)]
-    dealt = []
-    for _ in range(silos):
-        counts = np.round(rng.dirichlet([0.3] * classes) * size).astype(int)
-        mine = [pool.pop() for pool, n in zip(pools, counts, strict=True) for _ in range(min(n, len(pool)))]
-        dealt.append(rng.permutation(np.array(mine, dtype=np.int64)))
-    return dealt
 
 
 def made(dealt: Mapping[str, Dealt], settings: BoardTraining) -> BoardFederation:
@@ -275,22 +219,27 @@ def sources(folder: Path, seed: int, tests: int) -> BoardFederation:
 
 
 def one_source(
-    name: str, held_out: Sequence[int], far: str, near: str | None, folder: Path, seed: int, tests: int
+    name: str,
+    held_out: Sequence[int],
+    far: str,
+    near: str | None,
+    folder: Path,
+    seed: int,
+    tests: int,
+    concentration: float = 0.3,
 ) -> BoardFederation:
-    """Images of 28 x 28 pixels at six silos with different class shares; near inputs are from another source of
-    digits."""
+    """Images of 28 x 28 pixels at six silos, each with at most a twelfth of them, with different class shares; near
+    inputs are from another source of digits."""
     rng, (x, y) = np.random.default_rng(seed), read(folder, name)
     x, y = x[:20_000], known(y[:20_000], held_out)
     old, new, dealt, size = np.flatnonzero(y >= 0), rng.permutation(np.flatnonzero(y == -1)), {}, 300 + 120 * tests
     beside, labels = (x[:0], y[:0]) if near is None else read(folder, near)
     labels = known(labels, held_out) if near else labels
-    for j, mine in enumerate(skewed(y[old], 6, size, rng)):
+    for j, mine in enumerate(skewed(y[old], 6, min(size, len(old) // 12), rng, concentration)):
         mine = old[mine]
-        others = {
-            "new": x[new[j * OTHERS : (j + 1) * OTHERS]],
-            "far_noise": noisy(x[mine[-OTHERS:]]),
-            "far_other": first_images(folder, far),
-        }
+        others = {"far_noise": noisy(x[mine[-OTHERS:]]), "far_other": first_images(folder, far)}
+        if held_out:
+            others["new"] = x[new[j * OTHERS : (j + 1) * OTHERS]]
         if near is not None:
             shared = np.flatnonzero(np.isin(labels, np.unique(y[mine])))
             others["near"] = resized(beside[rng.permutation(shared)[:OTHERS]], 28)
@@ -346,10 +295,15 @@ def domains(names: Sequence[str], held_out: Sequence[int], folder: Path, seed: i
     return made(dealt, ENCODER)
 
 
+Difference = Literal["tables", "class shares", "domains"]
+"""What differs between silos: for tables, hospitals or the size of tumors; for images, class shares or the domain."""
+
+
 class FederationEntry(NamedTuple):
-    """The function that makes a federation, and the files that it needs."""
+    """The function that makes a federation, what differs between its silos, and the files that it needs."""
 
     make: Callable[[Path, int, int], BoardFederation]
+    difference: Difference
     files: tuple[str, ...] = ()
 
 
@@ -357,29 +311,47 @@ HOSPITALS = tuple(f"uci_heart_{name}" for name in ("cleveland", "hungarian", "va
 OFFICE = tuple(f"office_caltech10_{name}" for name in ("amazon", "caltech10", "dslr", "webcam"))
 PACS = tuple(f"pacs_{name}" for name in ("art_painting", "cartoon", "photo", "sketch"))
 FEDERATIONS: Mapping[str, FederationEntry] = {
-    "heart": FederationEntry(heart, HOSPITALS),
-    "digits": FederationEntry(partial(digits, False), ("fashion_mnist",)),
+    "heart": FederationEntry(heart, "tables", HOSPITALS),
+    "digits": FederationEntry(partial(digits, False), "domains", ("fashion_mnist",)),
     "mnist": FederationEntry(
-        partial(one_source, "mnist", [3, 9], "fashion_mnist", "usps"), ("mnist", "fashion_mnist", "usps")
+        partial(one_source, "mnist", [3, 9], "fashion_mnist", "usps"),
+        "class shares",
+        ("mnist", "fashion_mnist", "usps"),
     ),
-    "fashion": FederationEntry(partial(one_source, "fashion_mnist", [2, 8], "mnist", None), ("fashion_mnist", "mnist")),
-    "sources": FederationEntry(sources, ("mnist", "usps", "mnist_m", "svhn_gray_derived", "fashion_mnist")),
-    "gtsrb": FederationEntry(partial(coloured, "gtsrb", [4, 12], SIGNS, "cifar10"), ("gtsrb", "cifar10")),
-    "office": FederationEntry(partial(domains, OFFICE, [3, 7]), (*OFFICE, "eurosat_rgb")),
-    "pacs": FederationEntry(partial(domains, PACS, [2, 5]), (*PACS, "eurosat_rgb")),
+    "fashion": FederationEntry(
+        partial(one_source, "fashion_mnist", [2, 8], "mnist", None), "class shares", ("fashion_mnist", "mnist")
+    ),
+    "sources": FederationEntry(sources, "domains", ("mnist", "usps", "mnist_m", "svhn_gray_derived", "fashion_mnist")),
+    "gtsrb": FederationEntry(
+        partial(coloured, "gtsrb", [4, 12], SIGNS, "cifar10"), "class shares", ("gtsrb", "cifar10")
+    ),
+    "office": FederationEntry(partial(domains, OFFICE, [3, 7]), "domains", (*OFFICE, "eurosat_rgb")),
+    "pacs": FederationEntry(partial(domains, PACS, [2, 5]), "domains", (*PACS, "eurosat_rgb")),
     "eurosat": FederationEntry(
-        partial(coloured, "eurosat_rgb", [0, 5], None, "pacs_cartoon"), ("eurosat_rgb", "pacs_cartoon")
+        partial(coloured, "eurosat_rgb", [0, 5], None, "pacs_cartoon"), "class shares", ("eurosat_rgb", "pacs_cartoon")
     ),
-    "cifar": FederationEntry(partial(coloured, "cifar10", [3, 8], None, "mnist"), ("cifar10", "mnist")),
+    "cifar": FederationEntry(partial(coloured, "cifar10", [3, 8], None, "mnist"), "class shares", ("cifar10", "mnist")),
 }
 LITE: Mapping[str, FederationEntry] = {
-    "lite-rotated": FederationEntry(partial(digits, True)),
-    "lite-skewed": FederationEntry(few_classes),
-    "lite-cancer": FederationEntry(cancer),
+    "lite-rotated": FederationEntry(partial(digits, True), "domains"),
+    "lite-skewed": FederationEntry(few_classes, "class shares"),
+    "lite-cancer": FederationEntry(cancer, "tables"),
 }
 """Federations of scikit-learn's data, which need no files."""
+FURTHER: Mapping[str, FederationEntry] = {
+    "pneumonia": FederationEntry(
+        partial(one_source, "pneumoniamnist", [], "fashion_mnist", None, concentration=3.0),
+        "class shares",
+        ("pneumoniamnist", "fashion_mnist"),
+    ),
+    "cifar100": FederationEntry(
+        partial(coloured, "cifar100", [35, 80], range(0, 100, 5), "mnist"), "class shares", ("cifar100", "mnist")
+    ),
+}
+"""Federations that no board contains unless they are named: a chosen row is confirmed on them."""
+KNOWN = {**LITE, **FEDERATIONS, **FURTHER}
 
 
 def deal(name: str, folder: Path, seed: int, tests: int = 4) -> BoardFederation:
     """Return a federation with about `tests` times 100 test inputs per silo, if its data suffice."""
-    return {**FEDERATIONS, **LITE}[name].make(folder, seed, tests)
+    return KNOWN[name].make(folder, seed, tests)

@@ -12,8 +12,9 @@ from ..html.diagrams import Dot, dot_plot, dots, lay_out, named
 from ..html.svg import Chart
 from ..html.templates import Table, column, render, table, words
 from ..terminal.tables import Heading, TextTable, text_table
-from .board import EQUAL, MOST_LOST, Board, BoardEstimate, BoardRow, Decided
+from .board import Board, BoardEstimate, BoardRow, Decided
 from .cell_metrics import RISK
+from .rule import MOST_LOST, RULE, chosen_default, recommendations
 
 
 class Shown(NamedTuple):
@@ -86,7 +87,7 @@ def about(board: Board) -> str:
 
 
 def default(board: Board) -> str:
-    chosen, why = board.default
+    chosen, why = chosen_default(board)
     return f"By the rule for defaults: {chosen} ({why})."
 
 
@@ -108,12 +109,25 @@ NOTE = (
     "alarms above 5 %, calibration errors, and broken guarantees (errors among answered inputs above "
     f"{RISK:.0%}). A row is also flagged as collapsed if its accuracy is not above the majority's."
 )
-RULE = (
-    "The rule for defaults chooses the cheapest row, except for trivial ones, that is better than the reference in "
-    f"NLL and AUGRC (both intervals are above 0), or cheaper and as good (both are above {minus(f'{-EQUAL:g}')} %). "
-    f"The row must lose at most {MOST_LOST:g} % on any federation, and be chosen again if any one federation is left "
-    "out. Without such a row, the rule chooses the reference."
+
+
+RECOMMENDED_HEADS = ("silos differ in", "federations", "time up to", "row", "NLL", "AUGRC", "time")
+RECOMMENDED = (
+    "The row with the best NLL, within the time, of the rows that are better than the reference in NLL and AUGRC (both "
+    f"intervals are above 0) and lose at most {MOST_LOST:g} % on any federation; the reference if no row is. NLL and "
+    "AUGRC are improvements over the reference in percent. They are optimistic, because the rows were chosen by them, "
+    "and intervals over few federations are too short."
 )
+
+
+def recommended_cells(board: Board) -> list[tuple[str, ...]]:
+    """Return the cells of the table of recommended rows."""
+    shown = Shown("", "", "", True)
+    return [
+        (each.difference, str(each.federations), "any" if math.isinf(each.most_time) else f"{each.most_time:g}",
+         each.row, written(shown, each.nll), written(shown, each.augrc), f"{each.time:.1f}")
+        for each in recommendations(board)
+    ]  # fmt: skip
 
 
 def markdown(board: Board, command: str) -> str:
@@ -126,9 +140,11 @@ def markdown(board: Board, command: str) -> str:
         for row in ordered(board)
     ]  # fmt: skip
     decided = [contrast_cells(each) for each in board.contrasts]
+    advised = recommended_cells(board)
     parts = [
         "# Leaderboard of uncertainty", f"Made by `{command}`. {about(board)}.", _pipes(heads, rows), NOTE,
         *(f"- {each.head}: {each.help}." for each in shown), f"{RULE} {default(board)}",
+        *([_pipes(RECOMMENDED_HEADS, advised), RECOMMENDED] if advised else []),
         *([_pipes(CONTRAST_HEADS, decided), CONTRASTS] if decided else []),
     ]  # fmt: skip
     return "\n\n".join(parts).replace(".\n\n- ", ".\n- ").replace(f"{NOTE}\n- ", f"{NOTE}\n\n- ") + "\n"
@@ -192,6 +208,13 @@ def write_board(board: Board, command: str) -> tuple[Path, Path]:
     write_bytes(text, markdown(board, command).encode())
     charts = [chart for each in COLUMNS if (chart := picture(board, each)) is not None]
     parts = {"about": about(board), "command": command, "rule": RULE, "default": default(board)}
-    html = render("board.html.j2", **parts, board=main, folded=folded, contrasts=contrasts, charts=charts)
+    advised = (
+        table(map(words, RECOMMENDED_HEADS, zip(*cells, strict=True)), RECOMMENDED)
+        if (cells := recommended_cells(board))
+        else None
+    )
+    html = render(
+        "board.html.j2", **parts, advised=advised, board=main, folded=folded, contrasts=contrasts, charts=charts
+    )
     write_bytes(page, html.encode())
     return text, page

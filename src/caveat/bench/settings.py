@@ -13,7 +13,7 @@ from ..core.errors import one_of
 from ..methods import METHODS
 from ..methods.plugins import advice
 from ..nn.models import ModelSettings
-from .federations import FEDERATIONS, LITE, BoardTraining
+from .federations import FEDERATIONS, KNOWN, LITE, BoardTraining
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 MAJORITY, POOLED = "majority", "pooled"
@@ -118,8 +118,8 @@ def rows_of(settings: BoardSettings, asked: str | None, lite: bool) -> list[str]
     for row, block in settings.settings.items():
         if row not in METHODS and row not in (MAJORITY, POOLED):
             raise ConfigurationError(f"[settings.{row}]: no such method{one_of(row, [*METHODS])}; {advice(row)}")
-        if unknown := [name for name in block.federations if name not in {**FEDERATIONS, **LITE}]:
-            others = one_of(unknown[0], [*LITE, *FEDERATIONS])
+        if unknown := [name for name in block.federations if name not in KNOWN]:
+            others = one_of(unknown[0], [*KNOWN])
             raise ConfigurationError(f"[settings.{row}.federations]: no such federation {unknown[0]!r}{others}")
     names = (
         [name.strip() for name in asked.split(",")]
@@ -135,12 +135,11 @@ def rows_of(settings: BoardSettings, asked: str | None, lite: bool) -> list[str]
 
 def federations_of(asked: str | None, lite: bool, folder: Path | None) -> list[str]:
     """Return the federations. Raises ConfigurationError for an unknown one, or if files are missing."""
-    known = {**FEDERATIONS, **LITE}
     names = [name.strip() for name in asked.split(",")] if asked is not None else [*(LITE if lite else FEDERATIONS)]
     for name in names:
-        if name not in known:
-            raise ConfigurationError(f"--federations {name}: no such federation{one_of(name, [*known])}")
-        for file in known[name].files:
+        if name not in KNOWN:
+            raise ConfigurationError(f"--federations {name}: no such federation{one_of(name, [*KNOWN])}")
+        for file in KNOWN[name].files:
             if folder is None or not (folder / f"{file}.npz").is_file():
                 place = "CAVEAT_DATA, which is not set" if folder is None else str(folder)
                 raise ConfigurationError(f"federation {name!r} needs {file}.npz in {place}; --lite needs no files")
