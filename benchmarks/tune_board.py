@@ -1,13 +1,15 @@
 """Tune the learning rates of `caveat bench`'s rows on validation data, and write them as settings.
 
     CAVEAT_DATA=DIR python benchmarks/tune_board.py OUT [--rows fedavg ditto ...] [--federations ...] [--workers 2]
-        [--seeds 100 101] [--plugin mine.py]
+        [--seeds 100 101] [--plugin mine.py] [--settings FILE.toml]
 
 Every row tries the same three rates on every federation: a third of the federation's rate, the rate, and three times
 the rate, with seeds that no board uses. The score is the mean over silos and seeds of the NLL of a silo's validation
-split, with the row's own decision between models; a failed run has no score. OUT/FEDERATION.SEED.json has all trials;
-repeat the command to continue. OUT/settings.toml is the package's file with the chosen rates; rows that were not tuned
-keep theirs. Rows of --plugin are tuned with their default settings.
+split, with the first source of the method that scales its probabilities by a temperature (one pass, `evidence` or
+`draws`) and the method's own decision between models; a failed run has no score. A message names every row whose best
+rate is at the edge of its grid. OUT/FEDERATION.SEED.json has all trials; repeat the command to continue.
+OUT/settings.toml is the file of --settings with the chosen rates; rows that were not tuned keep theirs. To tune other
+keys, call the script with a file of settings and a folder per value, and compare the trials.
 """
 
 from __future__ import annotations
@@ -63,13 +65,13 @@ def validation_nll(
     return fmean(found)
 
 
-def tune(name: str, seed: int, rows: list[str], data: Path, out: Path) -> None:
+def tune(name: str, seed: int, rows: list[str], data: Path, out: Path, path_of_settings: Path = SETTINGS) -> None:
     path = out / f"{name}.{seed}.json"
     trials: Trials = json.loads(path.read_text()) if path.exists() else {}
     if missing := [row for row in rows if row not in trials]:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
-        settings = read_settings(SETTINGS)
+        settings = read_settings(path_of_settings)
         federation = deal(name, data, seed, 1)
         for row in missing:
             began, found = time.process_time(), {}
@@ -94,17 +96,21 @@ def chosen(names: list[str], rows: list[str], out: Path, seeds: Sequence[int] = 
                 rate: fmean(math.inf if (nll := each[row][rate]) is None else nll for each in trials)
                 for rate in trials[0][row]
             }
-            found[row][name] = min(means, key=lambda rate: means[rate])
+            found[row][name] = best = min(means, key=lambda rate: means[rate])
+            smallest, *_, largest = means
+            if best in (smallest, largest):
+                side = "smallest" if best == smallest else "largest"
+                print(f"{row} on {name}: the best rate, {best}, is the {side} that was tried", flush=True)
     return found
 
 
-def blocks(found: dict[str, dict[str, str]]) -> str:
+def blocks(found: dict[str, dict[str, str]], settings: Path = SETTINGS) -> str:
     """Return the text of the settings with the chosen rates below the mark, and the rates of other rows as before."""
     before = {
         row: {name: str(each.training["lr"]) for name, each in own.federations.items() if "lr" in each.training}
-        for row, own in read_settings(SETTINGS).settings.items()
+        for row, own in read_settings(settings).settings.items()
     }
-    text = SETTINGS.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
+    text = settings.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
     parts = [text, MARK]
     for row in {**before, **found}:
         if not (by_federation := before.get(row, {}) | found.get(row, {})):
@@ -116,15 +122,20 @@ def blocks(found: dict[str, dict[str, str]]) -> str:
     return "\n".join(parts) + "\n"
 
 
+class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Show defaults, and the lines of the description as they are."""
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("out", type=Path)
-    settings = read_settings(SETTINGS)
-    parser.add_argument("--rows", nargs="+", default=["local", POOLED, *settings.rows])
-    parser.add_argument("--federations", nargs="+", default=[*LITE, *FEDERATIONS])
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="no board may use them")
+    built_in = read_settings(SETTINGS)
+    parser.add_argument("--rows", nargs="+", default=["local", POOLED, *built_in.rows], help="methods to tune")
+    parser.add_argument("--federations", nargs="+", default=[*LITE, *FEDERATIONS], help="federations of the board")
+    parser.add_argument("--workers", type=int, default=1, help="federations at a time")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="seeds that no board uses")
     parser.add_argument("--plugin", action="append", default=[], help="file with a method of --rows")
+    parser.add_argument("--settings", type=Path, default=SETTINGS, help="settings of the rows, except for rates")
     given = parser.parse_args()
     for plugin in given.plugin:
         use(plugin)
@@ -132,15 +143,14 @@ def main() -> None:
     data = Path(os.environ.get("CAVEAT_DATA", "."))
     with ProcessPoolExecutor(given.workers, get_context("fork")) as pool:
         tasks = [
-            pool.submit(tune, name, seed, given.rows, data, given.out)
+            pool.submit(tune, name, seed, given.rows, data, given.out, given.settings)
             for seed in given.seeds
             for name in given.federations
         ]
         for task in tasks:
             task.result()
-    write_bytes(
-        given.out / "settings.toml", blocks(chosen(given.federations, given.rows, given.out, given.seeds)).encode()
-    )
+    found = chosen(given.federations, given.rows, given.out, given.seeds)
+    write_bytes(given.out / "settings.toml", blocks(found, given.settings).encode())
 
 
 if __name__ == "__main__":

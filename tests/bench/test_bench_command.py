@@ -128,14 +128,24 @@ def test_an_outsiders_method_is_admitted_by_its_contract_and_stands_on_the_board
     (tmp_path / "near.py").write_text(METHOD)
     out = tmp_path / "out"
     options = asked(tmp_path, "--rows", "near", "--plugin", tmp_path / "near.py", "--out", out, own=NEAR)
-    assert "--rows near: the method cannot be a row" in one_error(
-        caveat(*options), 2
-    )  # nothing says what leaves a silo
+    assert "near.toml: no manifest, which lists all tensors" in one_error(caveat(*options), 2)
     assert not out.exists()
     (tmp_path / "near.toml").write_text(MANIFEST)
     done = caveat(*options)
     assert done.exit_code == 0, done.stderr
     assert "near/ensemble" in (out / "board.md").read_text()
+    forget_own()
+    (tmp_path / "near.py").write_text(METHOD.replace("self.mu / 2", "self.mu / 4"))
+    before = content(out)
+    error = one_error(caveat(*options), 2)
+    assert "the classes of 'near' have changed" in error
+    assert "cells/*.near.* to make them again" in error
+    assert content(out) == before
+    for path in (out / "cells").glob("*.near.*"):
+        path.unlink()
+    forget_own()
+    assert caveat(*options).exit_code == 0
+    assert content(out) != before
 
 
 @pytest.mark.long

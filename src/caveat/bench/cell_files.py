@@ -44,7 +44,7 @@ def cell_files(folder: Path, place: CellPlace) -> tuple[Path, Path]:
 
 def write_cell(
     place: CellPlace, changes: dict[str, Any], federation: BoardFederation, folder: Path, arrays: Arrays,
-    costs: Mapping[str, Mapping[str, float]], seconds: dict[str, float], failed: str | None,
+    costs: Mapping[str, Mapping[str, float]], seconds: dict[str, float], failed: str | None, code: str | None = None,
 ) -> BoardCell:  # fmt: skip
     """Write the scores per input and the record of a cell; return the record."""
     record, inputs = cell_files(folder, place)
@@ -59,8 +59,8 @@ def write_cell(
         }
     cell = BoardCell.model_validate({
         "schema": 1, **place._asdict(), "split": split_of(federation.silos), "settings": changes,
-        "version": __version__, "sources": found, "inputs": sum_of_bytes(data) if failed is None else None,
-        "failed": failed, "seconds": seconds,
+        "version": __version__, "code": code, "sources": found,
+        "inputs": sum_of_bytes(data) if failed is None else None, "failed": failed, "seconds": seconds,
     })  # fmt: skip
     write_record(record, cell)
     return cell

@@ -16,6 +16,7 @@ from ..api import run as train
 from ..core import CaveatError, Decision, Method, Prediction
 from ..core.settings import plain
 from ..files.schema import BoardCell
+from ..runs.fingerprints import text_of
 from ..runs.finished_run import Run
 from ..runs.frozen_features import features_of
 from ..runs.other_uncertainty import TRAINED, with_uncertainty
@@ -65,12 +66,13 @@ def make_cell(place: CellPlace, settings: BoardSettings, federation: BoardFedera
     arrays: Arrays = {f"{name}/id": ids for name, ids in federation.ids.items()}
     arrays |= {f"{silo.name}/y": silo.test.y.numpy().astype(np.int16) for silo in federation.silos}
     seconds: dict[str, float] = {"train": 0.0}
-    failed = None
+    failed = code = None
     if place.method == MAJORITY:
         arrays |= dict(_majority(federation))
         costs["frequencies"] = {"trainings": 0.0, "up": 0, "down": 0}
     else:
         method, model, changes = settings.method_of(place.method, place.federation, federation.settings)
+        code = text_of(method)
         changes = {
             **changes,
             "rounds": getattr(method, "rounds", None),
@@ -83,7 +85,8 @@ def make_cell(place: CellPlace, settings: BoardSettings, federation: BoardFedera
                 asking.ask_all(method, model)
         except CaveatError as error:
             failed = str(error)
-    return write_cell(place, changes, federation, folder, arrays if failed is None else {}, costs, seconds, failed)
+    kept = arrays if failed is None else {}
+    return write_cell(place, changes, federation, folder, kept, costs, seconds, failed, code)
 
 
 class _Asking:

@@ -17,6 +17,7 @@ from .. import api
 from ..core import ConfigurationError
 from ..files import locked, nothing_begun, write_bytes
 from ..methods import METHODS
+from ..runs.fingerprints import text_of
 from ..runs.other_uncertainty import TRAINED
 from ..runs.progress import Progress
 from .board import Board
@@ -94,12 +95,21 @@ class Bench:
             method: Any = cls()
             if method.name not in self.methods:
                 continue
+            self._same_code(method)
             manifest = Path(inspect.getfile(cls)).with_suffix(".toml")
             few = replace(method, rounds=2) if hasattr(method, "rounds") else method
             try:
                 check_method(few, manifest)
             except (Violation, ConfigurationError) as error:
                 raise ConfigurationError(f"--rows {method.name}: the method cannot be a row: {error}") from None
+
+    def _same_code(self, method: Any) -> None:
+        """Raise ConfigurationError if the folder has cells of an earlier version of a custom method."""
+        for place in (place for place in self.places if place.method == method.name):
+            if (cell := read_cell(self.out, place)) is not None and cell.code != text_of(method):
+                text = f"the classes of {method.name!r} have changed since its cells were made"
+                again = f"delete {self.out / 'cells' / f'*.{method.name}.*'} to make them again, or name a new folder"
+                raise ConfigurationError(f"--out {self.out}: {text}; {again}")
 
     def dealt(self, name: str, seed: int) -> BoardFederation:
         return _dealt(name, self.data, seed, self.settings.tests)

@@ -260,6 +260,7 @@ def method(
             typer.echo(path)
         file = out / f"{name}.py"
         typer.echo(f"try it: caveat compare digits --methods {base},{name} --plugin {file}", err=True)
+        typer.echo(f"check it: caveat bench --lite --rows {name} --plugin {file} --plan --out DIR", err=True)
 
 
 PLAN_HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "time")

@@ -50,7 +50,9 @@ CHECKS: dict[str, Callable[[CheckedMethod], None]] = {
 
 
 def read_manifest(file: Path) -> Manifest:
-    """Read a manifest from a TOML file. Raises ConfigurationError for an invalid file."""
+    """Read a manifest from a TOML file. Raises ConfigurationError for a missing or invalid file."""
+    if not file.exists():
+        raise ConfigurationError(f"{file}: no manifest, which lists all tensors that leave a silo")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -67,7 +67,7 @@ class BoardCell(File):
     """`cells/FEDERATION.METHOD.SEED.json`. If the same cell is made again, only `seconds` differs."""
 
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"failed", "inputs"})
+    OMITTED: ClassVar = frozenset({"failed", "inputs", "code"})
 
     federation: str
     method: str
@@ -76,6 +76,8 @@ class BoardCell(File):
     """SHA-256 of the positions of all silos' inputs in their splits."""
     settings: dict[str, Any]
     version: str
+    code: str | None = None
+    """SHA-256 of the source of a custom method's classes; None for built-in methods."""
     sources: dict[str, CellSource]
     inputs: FileSum | None = None
     """The size and hash of the file with the scores per input; None if the cell failed."""
