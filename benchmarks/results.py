@@ -1,10 +1,11 @@
-"""Write the tables of `caveat reproduce` as pages of docs/results/tables.
+"""Write the tables of `caveat reproduce` and of `caveat bench` as pages of docs/results/tables.
 
     CAVEAT_DATA=DIR caveat reproduce TABLE --out OUT/TABLE     # for every table
+    CAVEAT_DATA=DIR caveat bench --out OUT/leaderboard
     python benchmarks/results.py OUT                           # pages of tables that OUT lacks do not change
 
-The other pages of docs/results are written by hand; every number in a table is from OUT/TABLE/comparison.json. A table
-that is too wide for a line is divided into several.
+The other pages of docs/results are written by hand; every number in a table is from OUT/TABLE/comparison.json or
+OUT/leaderboard/board.md. A table that is too wide for a line is divided into several.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def main(out: Path, pages: Path = PAGES) -> None:
         if path.exists():
             page = page_of(name, pages)
             (pages / "tables" / f"{name}.md").write_text(section(name, page, read_comparison(path)))
+    if (board := out / "leaderboard" / "board.md").exists():
+        head, text = board.read_text().split("\n", 1)
+        verdict = "The findings are in [leaderboard](../leaderboard.md)."
+        (pages / "tables" / "leaderboard.md").write_text(wrapped(f"{head}\n\n{verdict}{text}"))
 
 
 def page_of(name: str, pages: Path = PAGES) -> Path:

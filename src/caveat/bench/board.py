@@ -285,10 +285,10 @@ class Board:
             (sum(each.breaks for each in figures), 1 - CONFIDENCE, "guarantee broken"),
         ):
             if count > binom.ppf(1 - LEVEL, len(figures), chance):
-                yield f"{what} in {count} of {len(figures)} cells"
+                yield f"{what} in {count} of {len(figures)}"
         lower = [p for p, each in at.items() if (m := self._majority(p)) is not None and each.accuracy <= m]
         if lower and next(iter(at)).method != MAJORITY:
-            yield f"collapsed in {len(lower)} of {len(at)} cells"
+            yield f"collapsed in {len(lower)} of {len(at)}"
 
     def _majority(self, place: CellPlace) -> float | None:
         cell = self.cells.get(place._replace(method=MAJORITY))

@@ -44,6 +44,7 @@ FOLDED = (
 
 
 ABSENT = "\N{EN DASH}"
+COUNTS = "won / lost / undecided"
 
 
 def written(shown: Shown, value: BoardEstimate, interval: bool = True) -> str:
@@ -107,7 +108,7 @@ NOTE = (
     "seeds. Won / lost / undecided: numbers of federations on which the interval of the difference over seeds and test "
     "inputs is above 0, is below 0, or contains 0. Flags are problems that chance does not explain (at 5 %): false "
     "alarms above 5 %, calibration errors, and broken guarantees (errors among answered inputs above "
-    f"{RISK:.0%}). A row is also flagged as collapsed if its accuracy is not above the majority's."
+    f"{RISK:.0%}). Cells count as collapsed if their accuracy is not above the majority's. Flags count cells."
 )
 
 
@@ -133,7 +134,8 @@ def recommended_cells(board: Board) -> list[tuple[str, ...]]:
 def markdown(board: Board, command: str) -> str:
     """Return the board in Markdown."""
     shown = [*COLUMNS, *FOLDED]
-    heads = ["row", *(each.head for each in shown), "NLL won / lost / undecided", "AUGRC", "flags"]
+    counts = [f"{figure} {COUNTS}" for figure in ("NLL", "AUGRC")]
+    heads = ["row", *(each.head for each in shown), *counts, "flags"]
     rows = [
         [row.name, *(written(each, row.columns[each.key]) for each in shown), won(row, "nll"), won(row, "augrc"),
          "; ".join(_flags(row))]
@@ -192,7 +194,7 @@ def grids(board: Board) -> tuple[Table | None, Table | None, Table | None]:
     def columns(some: tuple[Shown, ...]) -> list:  # type: ignore[type-arg]
         return [column(each.head, [written(each, row.columns[each.key]) for row in rows], each.help) for each in some]
 
-    counts = [column(f"{head} won / lost / undecided", [won(row, key) for row in rows]) for key, head in
+    counts = [column(f"{head} {COUNTS}", [won(row, key) for row in rows]) for key, head in
               (("nll", "NLL"), ("augrc", "AUGRC"))]  # fmt: skip
     flags = words("flags", ["; ".join(_flags(row)) for row in rows])
     main = table([words("row", names), *columns(COLUMNS), flags], NOTE)
