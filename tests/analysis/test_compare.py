@@ -70,6 +70,20 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_report_of_a_comparison_without_one_of_its_runs_keeps_the_results(compared: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grid"
+    shutil.copytree(compared, folder)
+    before = (folder / "comparison.json").read_bytes()
+    removed = next(path.parent for path in sorted(folder.rglob("summary.json")))
+    shutil.move(removed, tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"results of a run that was removed: \w+, seed 0; restore the run"):
+        opened(folder)
+    assert (folder / "comparison.json").read_bytes() == before
+    shutil.move(tmp_path / "elsewhere", removed)
+    write(opened(folder))
+    assert (folder / "comparison.json").read_bytes() == before
+
+
 def test_a_grid_that_was_changed_is_not_believed(compared: Path, tmp_path: Path) -> None:
     text = (compared / "grid.json").read_text()
     for changed in (text.replace('"seeds": [\n  0,', '"seeds": [\n  3,'), re.sub(r',\s+"sha256": ".*"', "", text)):

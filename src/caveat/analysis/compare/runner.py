@@ -245,8 +245,16 @@ def _summaries(results: ComparisonFolder) -> dict[tuple[str, str], list[Summary]
 
 
 def opened(folder: Path) -> ComparisonFolder:
-    """Open the folder of a comparison. Raises DataError if it is damaged."""
-    return ComparisonFolder(grid_of(folder), folder)
+    """Open the folder of a comparison. Raises DataError if it is damaged, or if runs whose results `comparison.json`
+    contains were removed."""
+    results, path = ComparisonFolder(grid_of(folder), folder), folder / "comparison.json"
+    if path.exists():
+        done = {(run.row, run.column, run.seed) for run in comparison_of(results).runs(status="done")}
+        for run in files.read_comparison(path).runs(status="done"):
+            if (run.row, run.column, run.seed) not in done:
+                removed = f"it contains the results of a run that was removed: {run.row}, seed {run.seed}"
+                raise DataError(f"{path}: {removed}; restore the run, or repeat `caveat compare` to make it again")
+    return results
 
 
 def lacking(folder: Path) -> str:
