@@ -126,7 +126,7 @@ def recommended_cells(board: Board) -> list[tuple[str, ...]]:
     shown = Shown("", "", "", True)
     return [
         (each.difference, str(each.federations), "any" if math.isinf(each.most_time) else f"{each.most_time:g}",
-         each.row, written(shown, each.nll), written(shown, each.augrc), f"{each.time:.1f}")
+         each.row, written(shown, each.nll), written(shown, each.augrc), f"{each.time:.2f}")
         for each in recommendations(board)
     ]  # fmt: skip
 

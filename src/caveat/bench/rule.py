@@ -1,6 +1,6 @@
 """The rule that chooses the default from a board, and the rows that the board recommends.
 
-The rule and the recommendations were written before the whole board was made.
+The rule was written before any board was made; the recommendations were added when two seeds of the board existed.
 """
 
 import math
