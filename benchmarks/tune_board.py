@@ -65,13 +65,13 @@ def validation_nll(
     return fmean(found)
 
 
-def tune(name: str, seed: int, rows: list[str], data: Path, out: Path, path_of_settings: Path = SETTINGS) -> None:
+def tune(name: str, seed: int, rows: list[str], data: Path, out: Path, settings_file: Path = SETTINGS) -> None:
     path = out / f"{name}.{seed}.json"
     trials: Trials = json.loads(path.read_text()) if path.exists() else {}
     if missing := [row for row in rows if row not in trials]:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
-        settings = read_settings(path_of_settings)
+        settings = read_settings(settings_file)
         federation = deal(name, data, seed, 1)
         for row in missing:
             began, found = time.process_time(), {}
@@ -122,6 +122,14 @@ def blocks(found: dict[str, dict[str, str]], settings: Path = SETTINGS) -> str:
     return "\n".join(parts) + "\n"
 
 
+def keep_untuned(settings: Path, out: Path) -> None:
+    """Keep the settings, without rates, with which the trials of OUT are made; refuse to add trials with others."""
+    text, kept = settings.read_text(encoding="utf-8").partition(MARK)[0].rstrip(), out / "untuned.toml"
+    if kept.exists() and kept.read_text(encoding="utf-8") != text:
+        raise SystemExit(f"{out} has trials with other settings ({kept}) than {settings}; name a new folder")
+    write_bytes(kept, text.encode())
+
+
 class Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Show defaults, and the lines of the description as they are."""
 
@@ -140,6 +148,7 @@ def main() -> None:
     for plugin in given.plugin:
         use(plugin)
     given.out.mkdir(parents=True, exist_ok=True)
+    keep_untuned(given.settings, given.out)
     data = Path(os.environ.get("CAVEAT_DATA", "."))
     with ProcessPoolExecutor(given.workers, get_context("fork")) as pool:
         tasks = [

@@ -174,7 +174,7 @@ class Decided:
     verdict: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Board:
     """All cells of some federations and seeds."""
 

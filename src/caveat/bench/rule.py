@@ -5,6 +5,7 @@ The rule was written before any board was made; the recommendations were added w
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ class Recommendation(NamedTuple):
     time: float
 
 
+@lru_cache(maxsize=1)
 def chosen_default(board: Board) -> tuple[str, str]:
     """Return the row that the rule chooses, and why."""
     reference, chosen = board.settings.reference, cheapest(board, board.federations)
@@ -64,6 +66,7 @@ def cheapest(board: Board, federations: Sequence[str]) -> str:
     return min(admitted, key=_time).name if admitted else reference.name
 
 
+@lru_cache(maxsize=1)
 def recommendations(board: Board) -> list[Recommendation]:
     """Return, by difference between silos and largest time, the row with the best NLL of the rows that are better than
     the reference in NLL and AUGRC; the reference if no row is."""

@@ -21,7 +21,7 @@ from ..runs.fingerprints import text_of
 from ..runs.other_uncertainty import TRAINED
 from ..runs.progress import Progress
 from .board import Board
-from .cell_files import CellPlace, read_cell
+from .cell_files import CellPlace, cell_files, read_cell
 from .federations import BoardFederation, deal
 from .make_cell import make_cell
 from .settings import MAJORITY, POOLED, BoardSettings
@@ -69,7 +69,8 @@ class Bench:
     def check(self) -> None:
         """Raise ConfigurationError for settings of missing cells that do not fit, or a method that violates the
         contract of methods."""
-        missing = {(place.federation, place.method) for place in self.missing()}
+        todo = [place for place in self.places if not cell_files(self.out, place)[0].exists()]
+        missing = {(place.federation, place.method) for place in todo}
         for name in self.federations:
             if not (methods := [method for method in self.trained if (name, method) in missing]):
                 continue
