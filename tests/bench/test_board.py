@@ -15,10 +15,10 @@ import pytest
 import torch
 from commands import caveat as command
 from commands import one_error
-from scipy.stats import permutation_test
+from scipy.stats import binom, permutation_test
 from sklearn.metrics import log_loss, roc_auc_score
 
-from caveat.bench.board import Board, CellFigures, bootstrap, improvements, sign_flips
+from caveat.bench.board import Board, CellFigures, improvements, over_federations, sign_flips
 from caveat.bench.cell_files import CellPlace, cell_files, read_cell, write_cell
 from caveat.bench.cell_metrics import figures
 from caveat.bench.federations import FEDERATIONS, FURTHER, LITE, TABLE, BoardFederation, Dealt, deal, made
@@ -138,17 +138,27 @@ def test_sign_flips_are_the_exact_permutation_test() -> None:
     assert np.isnan(sign_flips([1.0]))
 
 
-def test_the_bootstrap_resamples_federations_and_within_them_seeds() -> None:
+def test_with_many_federations_the_interval_is_a_bootstrap_over_federations_and_within_them_seeds() -> None:
     rng = np.random.default_rng(3)
-    values = {f"f{k}": list(rng.normal(k, 2, size=4)) for k in range(5)}
-    found = bootstrap(values)
+    values = {f"f{k}": list(rng.normal(rng.normal(0, 3), 2, size=4)) for k in range(60)}
+    found = over_federations(values)
     names, drawn = list(values), []
-    for _ in range(20_000):
+    for _ in range(5_000):
         chosen = rng.choice(names, len(names))
         drawn.append(np.mean([rng.choice(values[name], 4).mean() for name in chosen]))
     assert found.mean == pytest.approx(np.mean([np.mean(each) for each in values.values()]))
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.15)
-    assert np.isnan(bootstrap({}).mean)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.1)
+    assert np.isnan(over_federations({}).mean)
+
+
+@pytest.mark.parametrize("federations", [3, 10])
+def test_intervals_over_few_federations_contain_the_mean_over_all_federations(federations: int) -> None:
+    rng, contained = np.random.default_rng(7), 0
+    for _ in range(500):
+        values = {f"f{k}": list(rng.normal(rng.normal(1, 3), 1, size=5)) for k in range(federations)}
+        found = over_federations(values)
+        contained += found.low <= 1 <= found.high
+    assert contained >= binom.ppf(0.001, 500, 0.95)
 
 
 # The board
@@ -205,9 +215,9 @@ def test_the_rule_chooses_the_cheapest_better_row_whichever_federation_is_left_o
 def test_the_row_with_the_best_nll_is_recommended_by_difference_between_silos_and_by_time(tmp_path: Path) -> None:
     names = ("digits", "sources", "office", "mnist", "cifar")  # three with domains, two with class shares
     for k, (name, seed) in enumerate(itertools.product(names, (0, 1))):
-        put(tmp_path, CellPlace(name, "fedavg", seed), random_arrays(k, 2.0), seconds=3.0)
+        put(tmp_path, CellPlace(name, "fedavg", seed), random_arrays(k, 1.0), seconds=3.0)
         put(tmp_path, CellPlace(name, "cheap", seed), random_arrays(k, 3.0, ("one",)))
-        put(tmp_path, CellPlace(name, "better", seed), random_arrays(k, 4.0, ("one",)), seconds=5.0)
+        put(tmp_path, CellPlace(name, "better", seed), random_arrays(k, 5.0, ("one",)), seconds=5.0)
         put(tmp_path, CellPlace(name, "pooled", seed), random_arrays(k, 5.0, ("one",)))
     methods = ("pooled", "fedavg", "cheap", "better")
     board = Board.read(tmp_path, settings(), names, methods, (0, 1))

@@ -12,12 +12,11 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import beta, binom
 
-from ..analysis.statistics import LEVEL, SeedDifferences, estimate
+from ..analysis.statistics import LEVEL, Interval, SeedDifferences, estimate, interval
 from ..core import DataError
 from ..files.schema import BoardCell, CellSource
 from ..uncertainty.statistical_tests import holm
@@ -25,8 +24,6 @@ from .cell_files import Arrays, CellPlace, read_arrays, read_cell
 from .cell_metrics import RATE, RISK, per_input
 from .settings import MAJORITY, BoardSettings
 
-DRAWS = 2000
-"""Number of draws of the bootstrap."""
 CONFIDENCE = 0.9
 """Confidence level of guarantees."""
 IMPROVED = ("nll", "augrc")
@@ -35,29 +32,20 @@ Values = Mapping[str, Sequence[float]]
 """A number per seed, by federation."""
 
 
-class BoardEstimate(NamedTuple):
-    """A mean over federations with the ends of its interval."""
+def over_federations(
+    values: Values, level: float = LEVEL, least: float = -math.inf, most: float = math.inf
+) -> Interval:
+    """Return the mean over federations of means over seeds, with its interval for other federations and seeds.
 
-    mean: float
-    low: float
-    high: float
+    The ends of the interval are at least `least` and at most `most`.
 
-
-def bootstrap(values: Values, level: float = LEVEL) -> BoardEstimate:
-    """Return the mean over federations of means over seeds; the interval resamples federations and, within them, seeds.
-
-    The estimate is NaN without values. Every call uses the same draws.
+    The interval resamples federations and, within them, seeds, like the intervals of `caveat compare` resample seeds
+    and silos; Student's t allows for the small number of federations (`analysis.statistics.interval`).
     """
-    kept = [np.array(each) for each in values.values() if len(each)]
-    if not kept:
-        return BoardEstimate(math.nan, math.nan, math.nan)
-    rng, means = np.random.default_rng(0), np.empty((DRAWS, len(kept)))
-    chosen = rng.integers(len(kept), size=(DRAWS, len(kept)))
-    for k, each in enumerate(kept):
-        rows, columns = np.nonzero(chosen == k)
-        means[rows, columns] = each[rng.integers(len(each), size=(len(rows), len(each)))].mean(1)
-    low, high = np.quantile(means.mean(1), [level / 2, 1 - level / 2])
-    return BoardEstimate(float(np.mean([each.mean() for each in kept])), float(low), float(high))
+    seeds = {k: {str(seed): value for seed, value in enumerate(each)} for k, each in enumerate(values.values())}
+    found = interval(seeds, 1 - level)
+    low, high = np.clip([found.low, found.high], least, most).tolist()
+    return Interval(found.mean, low, high)
 
 
 def sign_flips(means: Sequence[float]) -> float:
@@ -143,7 +131,7 @@ class BoardRow:
     """A method with a source of uncertainty."""
 
     name: str
-    columns: Mapping[str, BoardEstimate]
+    columns: Mapping[str, Interval]
     """accuracy: points more than training alone; nll, augrc: percent better than the reference; new, far, near, own:
     percent of inputs with an alarm; time, traffic: multiples of the reference's; error_auroc: the AUROC of errors, in
     percent."""
@@ -166,7 +154,7 @@ class Decided:
     a: str
     b: str
     figure: str
-    improvement: BoardEstimate
+    improvement: Interval
     """Improvement in percent; the interval holds for all contrasts together."""
     federations: int
     p: float
@@ -260,13 +248,17 @@ class Board:
             return 100 * (own.accuracy - other.accuracy) if other is not None else math.nan
 
         improved = {figure: improvements(at, base, figure) for figure in IMPROVED}
-        columns = {"accuracy": bootstrap(values(points)), **{f: bootstrap(each) for f, each in improved.items()}}
-        for kind in ("new", "far", "near", "own"):
-            columns[kind] = bootstrap(values(lambda p, f, k=kind: 100 * f.alarms.get(k, math.nan)))  # type: ignore[misc]
         times = values(lambda p, f: over(p, f, "seconds"))
-        columns["time"] = bootstrap(times)
-        columns["traffic"] = bootstrap(values(lambda p, f: over(p, f, "bytes")))
-        columns["error_auroc"] = bootstrap(values(lambda p, f: 100 * f.error_auroc))
+        shares = {"error_auroc": values(lambda p, f: 100 * f.error_auroc)}
+        for kind in ("new", "far", "near", "own"):
+            shares[kind] = values(lambda p, f, k=kind: 100 * f.alarms.get(k, math.nan))  # type: ignore[misc]
+        columns = {
+            "accuracy": over_federations(values(points)),
+            "time": over_federations(times, least=0),
+            "traffic": over_federations(values(lambda p, f: over(p, f, "bytes")), least=0),
+            **{figure: over_federations(each) for figure, each in improved.items()},
+            **{kind: over_federations(each, least=0, most=100) for kind, each in shares.items()},
+        }
         failed = sum(self.cells[place].failed is not None for place in at)
         return BoardRow(
             name, columns, improved, times,
@@ -345,7 +337,7 @@ class Board:
         ps = holm([sign_flips([fmean(each) for each in values.values()]) for values in found])
         level = LEVEL / max(len(asked), 1)
         return [
-            Decided(each.claim, each.a, each.b, each.figure, (est := bootstrap(values, level)), len(values), p,
+            Decided(each.claim, each.a, each.b, each.figure, (est := over_federations(values, level)), len(values), p,
                     ("better" if est.mean > 0 else "worse") if p < LEVEL else "not decided")
             for each, values, p in zip(asked, found, ps, strict=True)
         ]  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..analysis.statistics import Interval
 from ..core.text import minus, signed
 from ..files import write_bytes
 from ..html import svg
@@ -12,7 +13,7 @@ from ..html.diagrams import Dot, dot_plot, dots, lay_out, named
 from ..html.svg import Chart
 from ..html.templates import Table, column, render, table, words
 from ..terminal.tables import Heading, TextTable, text_table
-from .board import Board, BoardEstimate, BoardRow, Decided
+from .board import Board, BoardRow, Decided
 from .cell_metrics import RISK
 from .rule import MOST_LOST, RULE, chosen_default, recommendations
 
@@ -47,12 +48,12 @@ ABSENT = "\N{EN DASH}"
 COUNTS = "won / lost / undecided"
 
 
-def written(shown: Shown, value: BoardEstimate, interval: bool = True) -> str:
+def written(shown: Shown, value: Interval, interval: bool = True) -> str:
     """Return an estimate with its interval; a dash if there is none."""
     if math.isnan(value.mean):
         return ABSENT
     write: Callable[[str], str] = signed if shown.signed else minus
-    mean, low, high = (write(f"{each:.{shown.digits}f}") for each in value)
+    mean, low, high = (write(f"{each:.{shown.digits}f}") for each in (value.mean, value.low, value.high))
     return f"{mean} [{low}, {high}]" if interval and value.low < value.high else mean
 
 
@@ -104,9 +105,10 @@ def contrast_cells(each: Decided) -> tuple[str, ...]:
 
 CONTRAST_HEADS = ("contrast", "rows", "figure", "percent better", "p", "verdict")
 NOTE = (
-    "Numbers are means over federations, with 95 % intervals from a bootstrap over federations and, within them, "
-    "seeds. Won / lost / undecided: numbers of federations on which the interval of the difference over seeds and test "
-    "inputs is above 0, is below 0, or contains 0. Flags are problems that chance does not explain (at 5 %): false "
+    "Numbers are means over federations, with 95 % intervals for other federations and seeds (a bootstrap of "
+    "federations and, within them, seeds, with Student's t for their small number). Won / lost / undecided: numbers of "
+    "federations on which the interval of the difference over seeds and test inputs is above 0, is below 0, or "
+    "contains 0. Flags are problems that chance does not explain (at 5 %): false "
     "alarms above 5 %, calibration errors, and broken guarantees (errors among answered inputs above "
     f"{RISK:.0%}). Cells count as collapsed if their accuracy is not above the majority's. Flags count cells."
 )
@@ -116,8 +118,7 @@ RECOMMENDED_HEADS = ("silos differ in", "federations", "time up to", "row", "NLL
 RECOMMENDED = (
     "The row with the best NLL, within the time, of the rows that are better than the reference in NLL and AUGRC (both "
     f"intervals are above 0) and lose at most {MOST_LOST:g} % on any federation; the reference if no row is. NLL and "
-    "AUGRC are improvements over the reference in percent. They are optimistic, because the rows were chosen by them, "
-    "and intervals over few federations are too short."
+    "AUGRC are improvements over the reference in percent. They are optimistic, because the rows were chosen by them."
 )
 
 
@@ -164,17 +165,21 @@ def _pipes(heads: "tuple[str, ...] | list[str]", rows: "list[list[str]] | list[t
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _dot(value: Interval) -> Dot:
+    return Dot(value.mean) if math.isnan(value.low) else Dot(value.mean, value.low, value.high)
+
+
 def picture(board: Board, shown: Shown) -> Chart | None:
     """Return a line per row: the mean and its interval, the best NLL first."""
     rows = [row for row in ordered(board) if math.isfinite(row.columns[shown.key].mean)]
-    limits = svg.limits([end for row in rows for end in row.columns[shown.key]])
+    limits = svg.limits([end for row in rows for end in _dot(row.columns[shown.key]).known])
     if not rows or limits is None:
         return None
     place = lay_out([("", [row.name for row in rows])], 20, limits, right=70, most=24)
     drawn = []
     for row, y in zip(rows, place.at, strict=True):
         value = row.columns[shown.key]
-        dot = Dot(*value)
+        dot = _dot(value)
         note = svg.text(svg.WIDTH, y + 4, written(shown, value, interval=False), "end")
         drawn.append(
             svg.group(

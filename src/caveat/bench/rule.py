@@ -9,8 +9,9 @@ from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
+from ..analysis.statistics import Interval
 from ..core.text import minus
-from .board import IMPROVED, Board, BoardEstimate, BoardRow, bootstrap
+from .board import IMPROVED, Board, BoardRow, over_federations
 from .federations import KNOWN
 from .settings import MAJORITY, POOLED
 
@@ -37,8 +38,8 @@ class Recommendation(NamedTuple):
     most_time: float
     """Largest time, as a multiple of the reference's."""
     row: str
-    nll: BoardEstimate
-    augrc: BoardEstimate
+    nll: Interval
+    augrc: Interval
     time: float
 
 
@@ -103,8 +104,8 @@ def least(row: BoardRow, federations: Sequence[str]) -> float:
     return min(_mean(row, figure, federations).low for figure in IMPROVED)
 
 
-def _mean(row: BoardRow, figure: str, federations: Sequence[str]) -> BoardEstimate:
-    return bootstrap({name: row.improved[figure][name] for name in federations})
+def _mean(row: BoardRow, figure: str, federations: Sequence[str]) -> Interval:
+    return over_federations({name: row.improved[figure][name] for name in federations})
 
 
 def _time(row: BoardRow, federations: Sequence[str] | None = None) -> float:
