@@ -23,9 +23,12 @@ from caveat.bench.cell_files import CellPlace, cell_files, read_cell, write_cell
 from caveat.bench.cell_metrics import figures
 from caveat.bench.federations import FEDERATIONS, FURTHER, LITE, TABLE, BoardFederation, Dealt, deal, made
 from caveat.bench.page import markdown, write_board
+from caveat.bench.plan import plan_table
 from caveat.bench.rule import chosen_default, recommendations
+from caveat.bench.running import Bench
 from caveat.bench.settings import SETTINGS, BoardSettings, read_settings
 from caveat.core import DataError
+from caveat.terminal.tables import written
 
 N = 40
 """Test inputs of a silo."""
@@ -233,6 +236,18 @@ def test_the_row_with_the_best_nll_is_recommended_by_difference_between_silos_an
     put(tmp_path, CellPlace("office", "cheap", 0), random_arrays(0, 0.0, ("one",)))
     again = recommendations(Board.read(tmp_path, settings(), names, methods, (0, 1)))
     assert again[0].row == "fedavg/dropout"  # the cheap row loses a federation
+
+
+def test_missing_cells_are_planned_by_the_mean_time_of_existing_ones(folder: Path) -> None:
+    put(folder, CellPlace("u", "better", 1), random_arrays(0, 4.0, ("one",)), seconds=5.0)  # 6 instead of 2 seconds
+    methods = ("majority", "local", "fedavg", "better")
+    bench = Bench(settings(), ("u", "v"), methods, (0, 1, 2), folder, folder)
+    told = written(plan_table(bench, 2))
+    # Per federation, training takes 1 second and sources take 1 (local, better) or 3 (FedAvg's two).
+    assert [line.split() for line in told.splitlines() if line.startswith(("u", "v", "all"))] == [
+        ["u", "4", "13", "s"], ["v", "4", "11", "s"], ["all", "8", "24", "s"]
+    ]  # fmt: skip
+    assert "12 s with 2 workers" in told
 
 
 def test_a_failed_cell_counts_as_the_worse_trivial_row(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The plan of a board: the expected times of its missing cells."""
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -18,8 +19,9 @@ from .settings import MAJORITY, POOLED
 def plan_table(bench: Bench, workers: int) -> TextTable:
     """Return a table of the missing cells with their expected times, by federation.
 
-    If there is no cell of the reference, its first cell is made and kept. Rehearsals give the training time of other
-    rows relative to the reference; the rounds after training are assumed to take the same time per source and model.
+    A method's missing cells are assumed to take as long as its existing cells of the federation. If there is no cell of
+    the reference, its first cell is made and kept. For methods without cells, rehearsals give the training time
+    relative to the reference; the rounds after training are assumed to take the same time per source and model.
     """
     reference = bench.settings.reference.partition("/")[0]
     for name in dict.fromkeys(place.federation for place in bench.missing()):
@@ -40,6 +42,23 @@ def plan_table(bench: Bench, workers: int) -> TextTable:
 
 def _seconds(bench: Bench, name: str, reference: str, todo: Sequence[CellPlace]) -> float:
     """Return the expected seconds of the missing cells of a federation."""
+    counts = Counter(place.method for place in todo if place.method != MAJORITY)
+    measured = {method: fmean(found) for method in counts if (found := _measured(bench, name, method))}
+    others = [method for method in counts if method not in measured]
+    seconds = measured | _expected(bench, name, reference, others)
+    return sum(count * seconds[method] for method, count in counts.items())
+
+
+def _measured(bench: Bench, name: str, method: str) -> list[float]:
+    """Return the seconds of the method's existing cells."""
+    cells = [read_cell(bench.out, CellPlace(name, method, seed)) for seed in bench.seeds]
+    return [sum(cell.seconds.values()) for cell in cells if cell is not None and cell.failed is None]
+
+
+def _expected(bench: Bench, name: str, reference: str, methods: Sequence[str]) -> dict[str, float]:
+    """Return the expected seconds of a cell of each method, from rehearsals and the first cell of the reference."""
+    if not methods:
+        return {}
     first = CellPlace(name, reference, bench.seeds[0])
     cell = read_cell(bench.out, first)
     if cell is None or cell.failed is not None:
@@ -47,16 +66,13 @@ def _seconds(bench: Bench, name: str, reference: str, todo: Sequence[CellPlace])
     federation, members = bench.dealt(name, bench.seeds[0]), bench.settings.ensemble_size - 1
     train = cell.seconds["train"]
     asking = {s: spent - members * train * (s == "ensemble") for s, spent in cell.seconds.items() if s != "train"}
-    usual, rehearsed, total = max(fmean(asking.values()), 0.0), _rehearsed(bench, federation, name, reference), 0.0
-    for method in dict.fromkeys(place.method for place in todo):
-        count = sum(place.method == method for place in todo)
-        if method == MAJORITY:
-            continue
+    usual, rehearsed, found = max(fmean(asking.values()), 0.0), _rehearsed(bench, federation, name, reference), {}
+    for method in methods:
         made, _, _ = bench.settings.method_of(method, name, federation.settings)
         own = train * _rehearsed(bench, federation, name, method) / rehearsed
         runs = len(sources_of(made)) * (1 + (made.policy != "always"))
-        total += count * (own * (1 + members) + runs * usual * (1 + 0.5 * (len(made.models) - 1)))
-    return total
+        found[method] = own * (1 + members) + runs * usual * (1 + 0.5 * (len(made.models) - 1))
+    return found
 
 
 def _rehearsed(bench: Bench, federation: BoardFederation, name: str, method: str) -> float:
