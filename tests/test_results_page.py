@@ -55,11 +55,17 @@ def test_a_table_with_contrasts_is_not_left_out_because_of_what_it_decided(table
     assert table in {row["table"] for row in ROWS} or not made or table in ELSEWHERE
 
 
-def test_the_readme_has_figures_of_contrasts_alone() -> None:
+def test_the_readme_has_figures_of_contrasts_and_of_the_leaderboard_alone() -> None:
     section = (DOCS.parents[1] / "README.md").read_text().split("## What to expect")[1].split("\n## ")[0]
-    figures = re.findall(r"(not decided)?[,:]?\s+([-+.\d]+\s+\([-+.\d]+\s+to\s+[-+.\d]+\))", section)
-    assert all(len(re.findall(r"\sto\s", each)) >= 2 for each in section.split("\n- ")[1:])
-    assert len(figures) == len(re.findall(r"\([-+.\d]+\s+to\s+[-+.\d]+\)", section)) > 0
-    for undecided, points in figures:
-        verdicts = {row["verdict"] == "not decided" for row in ROWS if row["points"] == " ".join(points.split())}
+    contrasts, board = section.split("\n- ")[1:]
+    figures = re.findall(r"([-+][.\d]+)(?: points)?\s+\(([-+.\d]+)\s+to\s+([-+.\d]+)(, not decided)?\)", contrasts)
+    assert len(figures) == contrasts.count("(") == 3
+    for mean, low, high, undecided in figures:
+        points = f"{mean} ({low} to {high})"
+        verdicts = {row["verdict"] == "not decided" for row in ROWS if row["points"] == points}
         assert bool(undecided) in verdicts, points
+    mean, low, high, times = re.findall(r"[\d.]+(?= %| to|\)| times)", board.split("([leaderboard]")[0])
+    page = (DOCS / "leaderboard.md").read_text()
+    assert re.search(rf"^\| `ditto/ensemble` \|.* \+{mean} \[\+{low}, \+{high}\] \|", page, re.MULTILINE)
+    (spent,) = re.findall(r"^\| any \| 10 \| any \| `ditto/ensemble` \|.* \| ([.\d]+) \|$", page, re.MULTILINE)
+    assert f"{float(spent):.1f}" == times
