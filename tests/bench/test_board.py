@@ -22,6 +22,7 @@ from caveat.bench.board import Board, CellFigures, improvements, over_federation
 from caveat.bench.cell_files import CellPlace, cell_files, read_cell, write_cell
 from caveat.bench.cell_metrics import figures
 from caveat.bench.federations import FEDERATIONS, FURTHER, LITE, TABLE, BoardFederation, Dealt, deal, made
+from caveat.bench.images import skewed
 from caveat.bench.page import markdown, write_board
 from caveat.bench.plan import plan_table
 from caveat.bench.rule import chosen_default, recommendations
@@ -162,6 +163,18 @@ def test_intervals_over_few_federations_contain_the_mean_over_all_federations(fe
         found = over_federations(values)
         contained += found.low <= 1 <= found.high
     assert contained >= binom.ppf(0.001, 500, 0.95)
+
+
+def test_a_partition_is_drawn_again_if_a_silo_cannot_fill_a_batch() -> None:
+    y = np.repeat(np.arange(4), 100)  # 400 labels for silos of about 120: the last silo has what is left
+    drawn = [skewed(y, 3, 120, np.random.default_rng(seed), 0.1) for seed in range(30)]
+    enough = [skewed(y, 3, 120, np.random.default_rng(seed), 0.1, fewest=60) for seed in range(30)]
+    few = [min(map(len, each)) < 60 for each in drawn]
+    assert 0 < sum(few) < 30
+    assert all(min(map(len, each)) >= 60 for each in enough)
+    for was_few, old, new in zip(few, drawn, enough, strict=True):
+        same = all(np.array_equal(a, b) for a, b in zip(old, new, strict=True))
+        assert same is not was_few  # partitions with enough are not drawn again
 
 
 # The board

@@ -9,6 +9,7 @@ classes under a shift; "far_noise" has strong noise, and "far_other" is from ano
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -262,12 +263,13 @@ def coloured(
     x, y = x[y > -2][:most], y[y > -2][:most]
     fixed, old = x[y >= 0][:OTHERS], np.flatnonzero(y >= 0)[OTHERS:]
     new, dealt = np.flatnonzero(y == -1), {}
-    foreign = resized(first_images(folder, far), x.shape[1], "RGB")
-    for j, mine in enumerate(skewed(y[old], 5, size, rng)):
+    foreign, settings = resized(first_images(folder, far), x.shape[1], "RGB"), LENET if name == "gtsrb" else ENCODER
+    fewest = math.ceil(settings.training.batch_size * size / 300 / SPLIT.train)  # rows of a silo that can fill a batch
+    for j, mine in enumerate(skewed(y[old], 5, size, rng, fewest=fewest)):
         mine = old[mine]
         others = {"new": x[rng.permutation(new)[:OTHERS]], "far_noise": noisy(fixed), "far_other": foreign}
         dealt[f"silo-{j}"] = Dealt(x[mine], y[mine], 100 * tests * len(mine) // size, others)
-    return made(dealt, LENET if name == "gtsrb" else ENCODER)
+    return made(dealt, settings)
 
 
 def domains(names: Sequence[str], held_out: Sequence[int], folder: Path, seed: int, tests: int) -> BoardFederation:

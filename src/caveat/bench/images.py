@@ -67,13 +67,17 @@ def known(y: Labels, held_out: Sequence[int], used: Sequence[int] | None = None)
     return found
 
 
-def skewed(y: Labels, silos: int, size: int, rng: np.random.Generator, concentration: float = 0.3) -> list[Labels]:
-    """Deal positions to silos of about `size` with class shares of a Dirichlet distribution."""
-    classes = int(y.max()) + 1
-    pools = [list(rng.permutation(np.flatnonzero(y == c))) for c in range(classes)]
-    dealt = []
-    for _ in range(silos):
-        counts = np.round(rng.dirichlet([concentration] * classes) * size).astype(int)
-        mine = [pool.pop() for pool, n in zip(pools, counts, strict=True) for _ in range(min(n, len(pool)))]
-        dealt.append(rng.permutation(np.array(mine, dtype=np.int64)))
+def skewed(
+    y: Labels, silos: int, size: int, rng: np.random.Generator, concentration: float = 0.3, fewest: int = 0
+) -> list[Labels]:
+    """Deal positions to silos of about `size` with class shares of a Dirichlet distribution, again if a silo has fewer
+    than `fewest`."""
+    classes, dealt = int(y.max()) + 1, [y[:0]]
+    while min(map(len, dealt)) < max(fewest, 1):
+        pools = [list(rng.permutation(np.flatnonzero(y == c))) for c in range(classes)]
+        dealt = []
+        for _ in range(silos):
+            counts = np.round(rng.dirichlet([concentration] * classes) * size).astype(int)
+            mine = [pool.pop() for pool, n in zip(pools, counts, strict=True) for _ in range(min(n, len(pool)))]
+            dealt.append(rng.permutation(np.array(mine, dtype=np.int64)))
     return dealt
