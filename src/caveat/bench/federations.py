@@ -39,7 +39,8 @@ from .images import (
     skewed,
 )
 
-SPLIT = Split(train=0.6, validation=0.15, calibration=0.25)
+TRAIN = 0.6
+SPLIT = Split(train=TRAIN, validation=0.15, calibration=0.25)
 
 
 class BoardTraining(NamedTuple):
@@ -264,7 +265,7 @@ def coloured(
     fixed, old = x[y >= 0][:OTHERS], np.flatnonzero(y >= 0)[OTHERS:]
     new, dealt = np.flatnonzero(y == -1), {}
     foreign, settings = resized(first_images(folder, far), x.shape[1], "RGB"), LENET if name == "gtsrb" else ENCODER
-    fewest = math.ceil(settings.training.batch_size * size / 300 / SPLIT.train)  # rows of a silo that can fill a batch
+    fewest = math.ceil(settings.training.batch_size * size / 300 / TRAIN)  # rows of a silo that can fill a batch
     for j, mine in enumerate(skewed(y[old], 5, size, rng, fewest=fewest)):
         mine = old[mine]
         others = {"new": x[rng.permutation(new)[:OTHERS]], "far_noise": noisy(fixed), "far_other": foreign}
