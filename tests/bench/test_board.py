@@ -175,6 +175,8 @@ def test_a_partition_is_drawn_again_if_a_silo_cannot_fill_a_batch() -> None:
     for was_few, old, new in zip(few, drawn, enough, strict=True):
         same = all(np.array_equal(a, b) for a, b in zip(old, new, strict=True))
         assert same is not was_few  # partitions with enough are not drawn again
+    with pytest.raises(DataError, match="400 samples are too few for 3 silos with at least 140 samples each"):
+        skewed(y, 3, 120, np.random.default_rng(0), fewest=140)
 
 
 # The board

@@ -110,6 +110,11 @@ def made(dealt: Mapping[str, Dealt], settings: BoardTraining) -> BoardFederation
     return BoardFederation(silos, others, settings, dealt)
 
 
+def fills_batch(settings: BoardTraining, size: int) -> int:
+    """Return how many inputs a silo needs for a training batch; of `size` inputs, all but 300 are test inputs."""
+    return math.ceil(settings.training.batch_size * size / 300 / TRAIN)
+
+
 def far_rows(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return rows with all columns, or one, five deviations away."""
     column = x[-OTHERS:].copy()
@@ -237,7 +242,8 @@ def one_source(
     old, new, dealt, size = np.flatnonzero(y >= 0), rng.permutation(np.flatnonzero(y == -1)), {}, 300 + 120 * tests
     beside, labels = (x[:0], y[:0]) if near is None else read(folder, near)
     labels = known(labels, held_out) if near else labels
-    for j, mine in enumerate(skewed(y[old], 6, min(size, len(old) // 12), rng, concentration)):
+    fewest = fills_batch(LENET, size)
+    for j, mine in enumerate(skewed(y[old], 6, min(size, len(old) // 12), rng, concentration, fewest)):
         mine = old[mine]
         others = {"far_noise": noisy(x[mine[-OTHERS:]]), "far_other": first_images(folder, far)}
         if held_out:
@@ -265,8 +271,7 @@ def coloured(
     fixed, old = x[y >= 0][:OTHERS], np.flatnonzero(y >= 0)[OTHERS:]
     new, dealt = np.flatnonzero(y == -1), {}
     foreign, settings = resized(first_images(folder, far), x.shape[1], "RGB"), LENET if name == "gtsrb" else ENCODER
-    fewest = math.ceil(settings.training.batch_size * size / 300 / TRAIN)  # rows of a silo that can fill a batch
-    for j, mine in enumerate(skewed(y[old], 5, size, rng, fewest=fewest)):
+    for j, mine in enumerate(skewed(y[old], 5, size, rng, fewest=fills_batch(settings, size))):
         mine = old[mine]
         others = {"new": x[rng.permutation(new)[:OTHERS]], "far_noise": noisy(fixed), "far_other": foreign}
         dealt[f"silo-{j}"] = Dealt(x[mine], y[mine], 100 * tests * len(mine) // size, others)

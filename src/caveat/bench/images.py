@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..core import DataError
+
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 OTHERS = 60
@@ -71,13 +73,15 @@ def skewed(
     y: Labels, silos: int, size: int, rng: np.random.Generator, concentration: float = 0.3, fewest: int = 0
 ) -> list[Labels]:
     """Deal positions to silos of about `size` with class shares of a Dirichlet distribution, again if a silo has fewer
-    than `fewest`."""
-    classes, dealt = int(y.max()) + 1, [y[:0]]
-    while min(map(len, dealt)) < max(fewest, 1):
+    than `fewest`. Raises DataError if a thousand partitions have such a silo."""
+    classes = int(y.max()) + 1
+    for _ in range(1000):
         pools = [list(rng.permutation(np.flatnonzero(y == c))) for c in range(classes)]
-        dealt = []
+        dealt: list[Labels] = []
         for _ in range(silos):
             counts = np.round(rng.dirichlet([concentration] * classes) * size).astype(int)
             mine = [pool.pop() for pool, n in zip(pools, counts, strict=True) for _ in range(min(n, len(pool)))]
             dealt.append(rng.permutation(np.array(mine, dtype=np.int64)))
-    return dealt
+        if min(map(len, dealt)) >= fewest:
+            return dealt
+    raise DataError(f"{len(y)} samples are too few for {silos} silos with at least {fewest} samples each")

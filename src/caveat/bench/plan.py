@@ -24,11 +24,11 @@ def plan_table(bench: Bench, workers: int) -> TextTable:
     relative to the reference; the rounds after training are assumed to take the same time per source and model.
     """
     reference = bench.settings.reference.partition("/")[0]
-    for name in dict.fromkeys(place.federation for place in bench.missing()):
-        first = CellPlace(name, reference, bench.seeds[0])
-        if read_cell(bench.out, first) is None:
-            bench.make_one(first)
     missing, rows, total = bench.missing(), [], 0.0
+    firsts = [place for place in missing if (place.method, place.seed) == (reference, bench.seeds[0])]
+    for place in firsts:
+        bench.make_one(place)
+        missing.remove(place)
     for name in bench.federations:
         if todo := [place for place in missing if place.federation == name]:
             seconds = _seconds(bench, name, reference, todo)
