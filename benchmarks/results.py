@@ -17,11 +17,13 @@ from pathlib import Path
 from wrapped import wrapped
 
 from caveat.analysis import reproduced_tables
-from caveat.analysis.compare.result_tables import about, contrasts, measured
+from caveat.analysis.compare.result_tables import about, contrasts, differences, measured
 from caveat.analysis.reproduced_tables import PaperTable
 from caveat.files import read_comparison
 from caveat.files.schema import Comparison, TuningReport
 
+ENOUGH = 10
+"""Number of seeds from which a page lists the pairs that differ; fewer seeds decide nothing."""
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 
 
@@ -48,7 +50,7 @@ def page_of(name: str, pages: Path = PAGES) -> Path:
 def section(name: str, page: Path, record: Comparison) -> str:
     table = reproduced_tables.named(name)
     scale = re.search(r"\((\w+) scale\)$", record.title)
-    seeds, done, tuning = len(record.seeds), len(record.runs(status="done")), record.tuning
+    seeds, done, tuning = len(record.seeds), record.runs(status="done"), record.tuning
     chosen = "" if tuning is None else tried(tuning)
     options = f"--scale {scale[1] if scale else 'cpu'} --seeds {seeds}{only(table, record)}"
     parts = [
@@ -56,12 +58,14 @@ def section(name: str, page: Path, record: Comparison) -> str:
         f"The command below made this table; the verdicts are in [{page.stem}](../{page.name}).",
         f"`caveat reproduce {name} {options} --out DIR`",
         f"Paper: {table.source}. {table.differs}",
-        f"The table contains {done} of {len(record.cells)} runs, with {seeds} seed{'s' * (seeds > 1)}."
-        f"{missing(table, record)} Values are "
+        f"The table contains {len(done)} of {len(record.cells)} runs, with {seeds} seed{'s' * (seeds > 1)}. Without "
+        f"tuning, these runs took {sum(run.seconds for run in done) / 3600:.1f} h in total.{missing(table, record)} "
+        "Values are "
         f"means with 95 % intervals over seeds and silos; the paper's values are in square brackets.{chosen}"
         f"{refined(table)}",
         *contrasts(record),
         *measured(record),
+        *(differences(record) if seeds >= ENOUGH else []),
         *about(record),
     ]
     return wrapped("\n\n".join(parts)) + "\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from federations import ADAM, Federation
+from hospitals import Notes
 from torch import Tensor
 
 import caveat
@@ -58,15 +59,18 @@ def test_embeddings_that_the_densities_shrink_to_a_point_are_seen_in_every_round
     method = FedPN(
         layers=10, gamma=1, normalize=False, density_trains_encoder=True, floor=-50, personal_epochs=1, personal_steps=0
     )
+    progress = Notes()
     run = caveat.run(
         silos, method, rounds=3, training=Training(local_epochs=3, batch_size=16, lr=0.01), out=tmp_path,
-        model=ModelSettings(width=4), uncertainty=caveat.Uncertainty(familiarity=False),
+        model=ModelSettings(width=4), uncertainty=caveat.Uncertainty(familiarity=False), progress=progress,
     )  # fmt: skip
     rows = [row.model_dump() for row in read_rows(tmp_path / "rounds.jsonl")[0]]
     spreads = [row["embedding_spread"] for row in rows if row["split"] == "validation" and "no_evidence" in row]
     assert len(spreads) == (3 + 1) * len(silos)  # three rounds, and the final models
     assert max(spreads[4:]) < COLLAPSED
     assert "collapsed_embeddings" in {each["kind"] for each in run.summary["warnings"]}
+    (told,) = (note for note in progress.notes if "collapsed_embeddings" in note)
+    assert told.startswith(("round 2: ", "round 3: "))  # two evaluations in a row
 
 
 @pytest.mark.long
@@ -76,11 +80,15 @@ def test_probabilities_on_digits_are_calibrated_and_nearly_all_inputs_have_evide
     settings = ["method.name=fedpn", "rounds=12", "training.local_epochs=3", "model.width=8", f"seed={seed}"]
     asked = config.load("digits", settings)
     silos = caveat.data.load(asked.data, seed)
-    run = caveat.run(silos, asked.build_method(), model=asked.model, seed=seed, uncertainty=asked.uncertainty)
+    progress = Notes()
+    run = caveat.run(
+        silos, asked.build_method(), model=asked.model, seed=seed, uncertainty=asked.uncertainty, progress=progress
+    )
     summary = run.summary
     assert all(1 / 4 < value < 4 for value in summary["temperature"].values())
     assert summary["pooled"]["nll"] < 1.1 * summary["models"]["global"]["pooled"]["nll"]
     assert not {"no_evidence", "collapsed_embeddings"} & {each["kind"] for each in summary.get("warnings", ())}
+    assert not [note for note in progress.notes if "evidence" in note or "collapsed" in note]
     for silo in silos:
         for answer in run.answers(silo.name)(silo.validation.x).values():
             assert answer.log_evidence is not None

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from html import unescape
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from commands import caveat as command
+from hospitals import Notes
 from html_page import Page
 from own_runs import run, three_silos
 from torch import Tensor, nn
 
 import caveat
 from caveat.cli.prediction_output import prediction_rows
-from caveat.core import Prediction, ResultWarning
+from caveat.core import Caution, Payload, Prediction, ResultWarning, SiloContext, SiloId, State, Tensors
 from caveat.html.run.page import write_report
 
 
@@ -63,6 +66,36 @@ def test_unusual_data_are_said_in_the_report(tmp_path: Path) -> None:
     assert card.exit_code == 0, card.stderr
     assert "chol" in card.stdout
     assert "far from all other" not in card.stdout  # a card names no values of silos
+
+
+class Doubtful(caveat.FedAvg):
+    """A method that warns of some of its evaluations; the last one is that of the final model."""
+
+    warned: ClassVar[tuple[int, ...]]
+    evaluations: ClassVar[list[int]]
+
+    def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
+        return {"inputs": torch.tensor(float(len(x)))}
+
+    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterator[Caution]:
+        self.evaluations.append(number := len(self.evaluations) + 1)
+        if number in self.warned:
+            yield Caution("doubt", f"Evaluation {number}.", "Try again.")
+
+
+@pytest.mark.parametrize(
+    ("warned", "told"), [((1, 2, 3, 4, 5, 6), 2), ((1, 3, 4, 6), 4), ((1, 3, 5), None), ((5, 6), None), ((), None)]
+)
+def test_a_warning_of_two_evaluations_in_a_row_is_reported_once_during_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: tuple[int, ...], told: int | None
+) -> None:
+    monkeypatch.setattr(Doubtful, "warned", warned, raising=False)
+    monkeypatch.setattr(Doubtful, "evaluations", [], raising=False)
+    progress = Notes()
+    done = run(three_silos(), tmp_path, Doubtful(), rounds=5, progress=progress)
+    expected = [f"round {told}: doubt: Evaluation {told}. Try again."] if told else []
+    assert [note for note in progress.notes if "doubt" in note] == expected
+    assert ("doubt" in {each["kind"] for each in done.summary["warnings"]}) == (6 in warned)
 
 
 def test_sets_from_enough_rows_are_not_warned_of(tmp_path: Path) -> None:

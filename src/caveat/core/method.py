@@ -139,7 +139,7 @@ def horizon(rounds: Iterable[Round]) -> int:
 
 
 class Caution(NamedTuple):
-    """A warning about the result of a finished run."""
+    """A warning about a model, or the result of a run."""
 
     kind: str
     """The kind of warning, an identifier such as "unused_codewords"."""
@@ -255,9 +255,9 @@ class Method:
         return {}
 
     def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterable[Caution]:
-        """Return warnings about a finished run, from the number of classes and, for every silo, the sums over its
-        validation split of the numbers that `describe` returns. Return a warning only for so many inputs that chance
-        hardly ever causes it."""
+        """Return warnings about a model, from the number of classes and, for every silo, the sums over its validation
+        split of the numbers that `describe` returns. Return a warning only for so many inputs that chance hardly ever
+        causes it. A warning that two evaluations in a row give during training is reported at once."""
         return ()
 
     def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:

@@ -43,7 +43,7 @@ from ..wrappers.base import find
 from ..wrappers.privacy import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .result_warnings import RunResult, result_warnings
+from .result_warnings import RunResult, described, method_cautions, result_warnings
 from .summary import count, infos_of, measured_in, rows, summarize
 from .unusual_updates import largest_part, noted_rows, rollback_advice
 
@@ -78,6 +78,10 @@ class Recorder:
         """States that silos stored since the last durable checkpoint."""
         self.trained_sum: schema.Sums = {}
         """Checksum of the states after the last training round, which later checkpoints include."""
+        self.suspected: frozenset[str] = frozenset()
+        """Kinds of warnings that the last evaluation gave."""
+        self.cautioned: set[str] = set()
+        """Kinds of warnings that were reported during training."""
         self.mark = self.synced = time.perf_counter()
 
     def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, schema.KeptState]]:
@@ -122,8 +126,9 @@ class Recorder:
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
-                metrics = self.evaluate(done.t, done.number, phase, split, server, self.run.measured)[0]
+                metrics, replies = self.evaluate(done.t, done.number, phase, split, server, self.run.measured)
                 if split == "validation":
+                    self._report_cautions(done.number, replies)
                     self._watch(done.number, metrics["nll"])
             self.run_state.measured = done.t
         self._lap("evaluate")
@@ -159,6 +164,14 @@ class Recorder:
         self.engine.keep(self.store.needed)
         if durable:
             self.synced = time.perf_counter()
+
+    def _report_cautions(self, number: int, replies: Replies) -> None:
+        """Report, once, a warning of the method that two evaluations in a row give; a model may start like this."""
+        found = {each.kind: each for each in method_cautions(self.run, described(measured_in(replies)))}
+        for kind in sorted(found.keys() & self.suspected - self.cautioned):
+            self.progress.note(f"round {number}: {kind}: {found[kind].text} {found[kind].advice}")
+            self.cautioned.add(kind)
+        self.suspected = frozenset(found)
 
     def _watch(self, number: int, loss: float) -> None:
         """Stop training if the validation loss has not decreased for long enough."""

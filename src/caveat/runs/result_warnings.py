@@ -49,9 +49,17 @@ def of_data(result: RunResult) -> Iterator[Caution]:
 
 def of_method(result: RunResult) -> Iterator[Caution]:
     """Yield the warnings of the method itself."""
-    described = {silo: payload["method"] for silo, payload in result.validation.items() if payload["method"]}
-    classes = len(result.run.info.classes)
-    yield from result.run.complete_method.cautions(described, classes) if described else ()
+    yield from method_cautions(result.run, described(result.validation))
+
+
+def described(payloads: Mapping[SiloId, Payload]) -> dict[SiloId, Tensors]:
+    """Return the sums of `Method.describe` of each silo that sent them with its evaluation."""
+    return {silo: payload["method"] for silo, payload in payloads.items() if payload["method"]}
+
+
+def method_cautions(run: BaseRun, sums: Mapping[SiloId, Tensors]) -> Iterator[Caution]:
+    """Yield the method's warnings about the sums of `Method.describe`."""
+    yield from run.complete_method.cautions(sums, len(run.info.classes)) if sums else ()
 
 
 def collapsed(result: RunResult) -> Iterator[Caution]:

@@ -36,7 +36,7 @@ def per_run(record: Comparison) -> str:
 
 def markdown(record: Comparison) -> str:
     """Return contrasts, means with 95 % intervals, the paper's results in brackets, tests, tuning, costs, failures."""
-    return "\n\n".join([*contrasts(record), *measured(record), *about(record)]) + "\n"
+    return "\n\n".join([*contrasts(record), *measured(record), *differences(record), *about(record)]) + "\n"
 
 
 def measured(record: Comparison) -> list[str]:
@@ -45,8 +45,8 @@ def measured(record: Comparison) -> list[str]:
 
 
 def about(record: Comparison) -> list[str]:
-    """Return the pairs that differ, tuned values, costs and failures."""
-    return [part for part in (_differences(record), _costs(record), _failures(record)) if part]
+    """Return tuned values, costs and failures."""
+    return [part for part in (_costs(record), _failures(record)) if part]
 
 
 def contrasts(record: Comparison) -> list[str]:
@@ -98,8 +98,9 @@ def _cell(measure: Measure, found: Result, paper: float | None, bold: str) -> st
     return text.strip()
 
 
-def _differences(record: Comparison) -> str:
-    """Return the pairs that differ in the first metric, with simultaneous intervals, and the number of pairs."""
+def differences(record: Comparison) -> list[str]:
+    """Return the pairs that differ in the first metric, with simultaneous intervals, and the number of pairs; empty
+    without pairs."""
     measure, lines = record.measures[0], []
     for setting in record.columns:
         pairs = record.results(setting, measure).pairs
@@ -114,7 +115,7 @@ def _differences(record: Comparison) -> str:
     seeds = max((result.seeds for table in record.tables for result in table.rows), default=0)
     where = scope(record.results(record.columns[0], measure))
     test = f"{seeds} seeds; simultaneous 95 % intervals, and p-values corrected for all pairs, for {where}"
-    return "\n".join([f"Pairs that differ in {measure.name} ({test}):", "", *lines]) if lines else ""
+    return ["\n".join([f"Pairs that differ in {measure.name} ({test}):", "", *lines])] if lines else []
 
 
 def _costs(record: Comparison) -> str:
