@@ -22,7 +22,7 @@ PAGES = dict(re.findall(r"^\[([\w-]+)\]: ([^#]+)#", FRONT, re.MULTILINE))
 
 ELSEWHERE = {
     "uefl-extension": "its verdict is about rates, as its page says; uefl-growth asks the same",
-    "fedpn-paper": "five seeds and one row, as its page says",
+    "fedpn-paper": "five seeds, at the paper's scale; the front page has ten seeds",
 }
 """Tables that decide something else than they were made for."""
 
