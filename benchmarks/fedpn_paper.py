@@ -47,7 +47,8 @@ def factors(folder: Path) -> None:
             collapsed = sum("collapsed_embeddings" in kinds for kinds in warnings)
             cells = [f"{100 * mean:.1f}" if mean is not None else "" for mean in means]
             spread = f"{min(spreads):.2g} to {max(spreads):.2g}"
-            print(f"| {row.name} | {column.name} | {' | '.join(cells)} | {spread} | {collapsed} of {len(runs)} |")
+            name = row.name.removeprefix("FedPN, ")
+            print(f"| {name} | {column.name} | {' | '.join(cells)} | {spread} | {collapsed} of {len(runs)} |")
 
 
 def thresholds(folder: Path) -> None:
