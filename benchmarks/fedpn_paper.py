@@ -59,7 +59,7 @@ def factors(folder: Path) -> None:
             mix = " to ".join(dict.fromkeys(f"{100 * end(others):.1f}" for end in (min, max))) if others else ""
             cells = [f"{100 * mean:.1f}" if mean is not None else "" for mean in means]
             spread = f"{min(spreads):.2g} to {max(spreads):.2g}"
-            name = row.name.removeprefix("FedPN, ")
+            name = row.name.removeprefix("FedPN, ").removeprefix("by the ")
             print(
                 f"| {name} | {column.name} | {' | '.join(cells)} | {spread} | {sum(collapsed)} of {len(runs)} | {mix} |"
             )
