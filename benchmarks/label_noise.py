@@ -7,7 +7,7 @@ and each group of digits, the script prints the 5 %, 50 % and 95 % quantiles of 
 test inputs, and the AUROC in percent of two scores for noisy against clean digits; means over seeds, and in parentheses
 the range over seeds.
 
-    CAVEAT_DATA=DIR python benchmarks/label_noise.py [ROUNDS] [SEEDS]        about 35 minutes on 2 cores
+    CAVEAT_DATA=DIR python benchmarks/label_noise.py [ROUNDS] [SEEDS]        about 30 minutes on 2 cores
 """
 
 from __future__ import annotations
